@@ -1,0 +1,98 @@
+#include "experts/base/cpu.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace moe {
+namespace {
+
+// The quota of one cgroup directory: v2 has "cpu.max" ("MAX PERIOD" or "max
+// PERIOD"), v1 two files.
+std::optional<double> QuotaOf(const std::string& directory) {
+  double quota = 0;
+  double period = 0;
+  std::string word;
+  if (std::ifstream v2(directory + "/cpu.max"); v2 >> word >> period) {
+    if (word == "max") return std::nullopt;
+    std::istringstream(word) >> quota;
+  } else {
+    std::ifstream(directory + "/cpu.cfs_quota_us") >> quota;
+    std::ifstream(directory + "/cpu.cfs_period_us") >> period;
+  }
+  if (quota <= 0 || period <= 0) return std::nullopt;
+  return quota / period;
+}
+
+// A quota binds every cgroup below the one it is set on, hence the smallest on
+// the way up counts.
+void TightenUpwards(const std::string& mount, std::string path,
+                    std::optional<double>& quota) {
+  while (true) {
+    if (const auto here = QuotaOf(mount + path);
+        here && (!quota || *here < *quota))
+      quota = here;
+    if (path.empty()) return;
+    path.erase(path.find_last_of('/'));
+  }
+}
+
+std::optional<double> CgroupQuota(const std::string& root) {
+  std::optional<double> quota;
+  std::ifstream cgroups(root + "/proc/self/cgroup");
+  // Lines are "ID:CONTROLLERS:PATH"; v2 has ID 0 and no controllers.
+  for (std::string line; std::getline(cgroups, line);) {
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    std::string path = line.substr(second + 1);
+    if (path == "/" || path.find("/..") != std::string::npos) path.clear();
+    if (!path.empty() && path.front() != '/') path.clear();
+    if (controllers.empty()) {
+      TightenUpwards(root + "/sys/fs/cgroup", path, quota);
+      TightenUpwards(root + "/sys/fs/cgroup/unified", path, quota);
+    } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
+      TightenUpwards(root + "/sys/fs/cgroup/cpu", path, quota);
+      TightenUpwards(root + "/sys/fs/cgroup/cpu,cpuacct", path, quota);
+    }
+  }
+  return quota;
+}
+
+int AffinityCpus() {
+  // The mask may be larger than cpu_set_t on big machines: ask with growing
+  // sizes.
+  for (int cpus = 1024; cpus <= (1 << 20); cpus *= 2) {
+    cpu_set_t* set = CPU_ALLOC(cpus);
+    if (set == nullptr) return 1;
+    const size_t size = CPU_ALLOC_SIZE(cpus);
+    const bool ok = sched_getaffinity(0, size, set) == 0;
+    const int count = ok ? CPU_COUNT_S(size, set) : 0;
+    CPU_FREE(set);
+    if (ok) return std::max(count, 1);
+  }
+  return 1;
+}
+
+}  // namespace
+
+int CpuLimits::threads() const {
+  int threads = affinity_cpus;
+  if (quota_cpus) {
+    threads = std::min(threads, static_cast<int>(std::ceil(*quota_cpus)));
+  }
+  return std::max(threads, 1);
+}
+
+CpuLimits DetectCpuLimits(const std::string& root) {
+  return CpuLimits{.affinity_cpus = AffinityCpus(),
+                   .quota_cpus = CgroupQuota(root)};
+}
+
+}  // namespace moe

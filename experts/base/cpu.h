@@ -1,0 +1,27 @@
+// How many threads this process may really use: CPU affinity and the cgroup
+// quota, never the host's core count.
+
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace moe {
+
+// What the operating system grants this process.
+struct CpuLimits {
+  int affinity_cpus =
+      1;  // CPUs in the affinity mask (taskset, cpuset), at least 1
+  std::optional<double> quota_cpus;  // cgroup v1 or v2 CPU quota in CPUs (2.5 =
+                                     // 250 ms per 100 ms); absent = none
+
+  // min(affinity, quota rounded up), at least 1.
+  int threads() const;
+};
+
+// Reads the limits of the calling process. `root` is prefixed to /proc and /sys
+// paths, for tests. A file that is missing or unreadable counts as "no limit";
+// never fails.
+CpuLimits DetectCpuLimits(const std::string& root = "");
+
+}  // namespace moe

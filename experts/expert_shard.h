@@ -1,0 +1,46 @@
+// The seam between routing and the experts: the experts of one layer, wherever
+// they are.
+
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "experts/base/matrix_view.h"
+#include "experts/expert_spec.h"
+
+namespace moe {
+
+// The rows that each expert of a layer has to work on. Rows of one expert are
+// adjacent: expert e owns the assignments [offsets[e], offsets[e + 1]).
+struct ExpertBatch {
+  ConstMatrix hidden_states;          // [tokens, d_model]
+  absl::Span<const int32_t> offsets;  // [num_experts + 1], ascending from 0 to
+                                      // the number of assignments
+  absl::Span<const int32_t>
+      rows;  // [assignments], row of hidden_states, ascending within an expert
+  absl::Span<const float> input_scales;  // [assignments] factor on the expert's
+                                         // input, or empty (= 1)
+};
+
+// Thread-safety: Forward may be called by one thread at a time per shard (it
+// owns scratch memory).
+class ExpertShard {
+ public:
+  virtual ~ExpertShard() = default;
+
+  virtual const ExpertSpec& spec() const = 0;
+  virtual int64_t num_experts() const = 0;
+
+  // out[i] = expert(hidden_states[rows[i]] * input_scales[i]) for each
+  // assignment i.
+  //
+  // out:      [assignments, d_model], overwritten.
+  // Requires: a batch whose offsets and rows are consistent (built by
+  // router/dispatch). Errors:   none when local; UNAVAILABLE, DEADLINE_EXCEEDED
+  // from remote experts.
+  virtual absl::Status Forward(const ExpertBatch& batch, Matrix out) = 0;
+};
+
+}  // namespace moe

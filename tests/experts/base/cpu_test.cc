@@ -1,0 +1,94 @@
+#include "experts/base/cpu.h"
+
+#include <sched.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace moe {
+namespace {
+
+struct QuotaCase {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> files;
+  std::optional<double> want;
+};
+
+class CpuLimitsTest : public ::testing::TestWithParam<QuotaCase> {};
+
+TEST_P(CpuLimitsTest, ReadsTheQuota) {
+  const std::string root = ::testing::TempDir() + "/cpu_" + GetParam().name;
+  for (const auto& [path, text] : GetParam().files) {
+    std::filesystem::create_directories(
+        std::filesystem::path(root + path).parent_path());
+    std::ofstream(root + path) << text;
+  }
+  EXPECT_EQ(DetectCpuLimits(root).quota_cpus, GetParam().want);
+  std::filesystem::remove_all(root);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CpuLimitsTest,
+    ::testing::Values(
+        QuotaCase{"NothingMounted", {}, std::nullopt},
+        QuotaCase{"V2Unlimited",
+                  {{"/proc/self/cgroup", "0::/\n"},
+                   {"/sys/fs/cgroup/cpu.max", "max 100000\n"}},
+                  std::nullopt},
+        QuotaCase{"V2Root",
+                  {{"/proc/self/cgroup", "0::/\n"},
+                   {"/sys/fs/cgroup/cpu.max", "250000 100000\n"}},
+                  2.5},
+        QuotaCase{"V2TightestAncestorCounts",
+                  {{"/proc/self/cgroup", "0::/pod/box\n"},
+                   {"/sys/fs/cgroup/pod/cpu.max", "100000 100000\n"},
+                   {"/sys/fs/cgroup/pod/box/cpu.max", "400000 100000\n"}},
+                  1.0},
+        QuotaCase{
+            "V1",
+            {{"/proc/self/cgroup", "4:memory:/x\n3:cpu,cpuacct:/x\n"},
+             {"/sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us", "150000\n"},
+             {"/sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us", "100000\n"}},
+            1.5},
+        QuotaCase{"V1Unlimited",
+                  {{"/proc/self/cgroup", "3:cpu:/\n"},
+                   {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"},
+                   {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}},
+                  std::nullopt},
+        QuotaCase{"Garbage",
+                  {{"/proc/self/cgroup", "::\nx\n0::/../..\n"},
+                   {"/sys/fs/cgroup/cpu.max", "?"}},
+                  std::nullopt}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(CpuLimitsThreadsTest, IsTheSmallerOfAffinityAndQuotaRoundedUp) {
+  EXPECT_EQ(
+      (CpuLimits{.affinity_cpus = 8, .quota_cpus = std::nullopt}.threads()), 8);
+  EXPECT_EQ((CpuLimits{.affinity_cpus = 8, .quota_cpus = 2.5}.threads()), 3);
+  EXPECT_EQ((CpuLimits{.affinity_cpus = 2, .quota_cpus = 64}.threads()), 2);
+  EXPECT_EQ((CpuLimits{.affinity_cpus = 8, .quota_cpus = 0.1}.threads()), 1);
+}
+
+TEST(CpuLimitsThreadsTest, FollowsTheAffinityMask) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) {
+      CPU_SET(cpu, &one);
+      break;
+    }
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(DetectCpuLimits().affinity_cpus, 1);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+}
+
+}  // namespace
+}  // namespace moe
