@@ -1,0 +1,178 @@
+#include "router/ffn_layer.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "experts/base/check.h"
+#include "experts/base/status_macros.h"
+#include "router/combine.h"
+#include "router/top_k.h"
+
+namespace moe {
+namespace {
+
+constexpr int64_t kRowsPerTask = 16;
+
+// Adds the time since construction to a stage.
+class StageTimer {
+ public:
+  StageTimer(ForwardStats& stats, Stage stage)
+      : seconds_(stats.stage_seconds[static_cast<size_t>(stage)]) {}
+  ~StageTimer() {
+    const std::chrono::duration<double> elapsed =
+        std::chrono::steady_clock::now() - start_;
+    seconds_ += elapsed.count();
+  }
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point start_ =
+      std::chrono::steady_clock::now();
+};
+
+// Calls fn(first, count) for consecutive row ranges on the executor's threads.
+template <typename Fn>
+void ForRows(Executor& executor, int64_t rows, const Fn& fn) {
+  executor.ParallelFor((rows + kRowsPerTask - 1) / kRowsPerTask,
+                       [&](int64_t task, int) {
+                         const int64_t first = task * kRowsPerTask;
+                         fn(first, std::min(kRowsPerTask, rows - first));
+                       });
+}
+
+bool IsFinite(const float* row, int64_t size) {
+  // All exponent bits set: infinity or NaN. No early exit, so that it
+  // vectorises.
+  constexpr uint32_t kExponent = 0x7f800000U;
+  uint32_t found = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(row[i]);
+    found |= static_cast<uint32_t>((bits & kExponent) == kExponent);
+  }
+  return found == 0;
+}
+
+}  // namespace
+
+FfnLayer::FfnLayer(FfnLayerParts parts) : parts_(std::move(parts)) {
+  MOE_CHECK(parts_.experts != nullptr);
+  MOE_CHECK(parts_.rule.has_value() == parts_.gate.has_value());
+}
+
+void FfnLayer::Route(ConstMatrix hidden_states, LayerWorkspace& workspace,
+                     ForwardStats& stats) const {
+  const int64_t tokens = hidden_states.rows();
+  LayerWorkspace& w = workspace;
+  const Matrix logits(w.logits_memory_.Grow(tokens * num_experts()), tokens,
+                      num_experts());
+  const MatrixView<int32_t> ids(w.ids_memory_.Grow(tokens * top_k()), tokens,
+                                top_k());
+  const Matrix weights(w.weights_memory_.Grow(tokens * top_k()), tokens,
+                       top_k());
+  {
+    StageTimer timer(stats, Stage::kGate);
+    parts_.gate->Forward(hidden_states, *w.executor_, logits);
+  }
+  {
+    StageTimer timer(stats, Stage::kTopK);
+    ForRows(*w.executor_, tokens, [&](int64_t first, int64_t count) {
+      TopK(rule(), logits.Rows(first, count), ids.Rows(first, count),
+           weights.Rows(first, count));
+    });
+  }
+  w.logits_ = logits;
+  w.routing_ = Routing{.ids = ids, .weights = weights};
+}
+
+absl::Status FfnLayer::Forward(ConstMatrix hidden_states, const Routing* given,
+                               LayerWorkspace& workspace, Matrix out,
+                               ForwardStats& stats) const {
+  LayerWorkspace& w = workspace;
+  const int64_t tokens = hidden_states.rows();
+  w.routing_ = Routing{};
+  w.logits_ = ConstMatrix();
+  bool* finite = w.finite_.Grow(tokens);
+  ForRows(*w.executor_, tokens, [&](int64_t first, int64_t count) {
+    for (int64_t t = first; t < first + count; ++t) {
+      finite[t] = IsFinite(hidden_states.Row(t), d_model());
+    }
+  });
+
+  if (dense()) {
+    StageTimer timer(stats, Stage::kExperts);
+    w.dispatch_.BuildDense(tokens);
+    MOE_RETURN_IF_ERROR(
+        parts_.experts->Forward(w.dispatch_.Batch(hidden_states), out));
+  } else {
+    if (given == nullptr) {
+      Route(hidden_states, w, stats);
+    } else {
+      w.routing_ = *given;
+    }
+    {
+      StageTimer timer(stats, Stage::kDispatch);
+      w.dispatch_.Build(w.routing_.ids, w.routing_.weights,
+                        rule().num_ffn_experts(), rule().placement);
+    }
+    const int64_t assignments = w.dispatch_.num_assignments();
+    const Matrix expert_outputs(w.expert_outputs_.Grow(assignments * d_model()),
+                                assignments, d_model());
+    {
+      StageTimer timer(stats, Stage::kExperts);
+      MOE_RETURN_IF_ERROR(parts_.experts->Forward(
+          w.dispatch_.Batch(hidden_states), expert_outputs));
+    }
+    {
+      StageTimer timer(stats, Stage::kCombine);
+      ForRows(*w.executor_, tokens, [&](int64_t first, int64_t count) {
+        Combine(w.dispatch_, w.routing_.weights, rule().placement,
+                expert_outputs, hidden_states, first, count, out);
+      });
+    }
+  }
+  if (parts_.shared_expert != nullptr) {
+    StageTimer timer(stats, Stage::kExperts);
+    MOE_RETURN_IF_ERROR(AddSharedExpert(hidden_states, w, out));
+  }
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (finite[t]) continue;
+    ++stats.nonfinite_rows;
+    std::fill_n(out.Row(t), d_model(), std::numeric_limits<float>::quiet_NaN());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FfnLayer::AddSharedExpert(ConstMatrix hidden_states,
+                                       LayerWorkspace& workspace,
+                                       Matrix out) const {
+  LayerWorkspace& w = workspace;
+  const int64_t tokens = hidden_states.rows();
+  const Matrix shared(w.shared_outputs_.Grow(tokens * d_model()), tokens,
+                      d_model());
+  w.shared_dispatch_.BuildDense(tokens);
+  MOE_RETURN_IF_ERROR(parts_.shared_expert->Forward(
+      w.shared_dispatch_.Batch(hidden_states), shared));
+  Matrix gates;
+  if (parts_.shared_expert_gate.has_value()) {
+    gates = Matrix(w.shared_gates_.Grow(tokens), tokens, 1);
+    parts_.shared_expert_gate->Forward(hidden_states, *w.executor_, gates);
+  }
+  ForRows(*w.executor_, tokens, [&](int64_t first, int64_t count) {
+    for (int64_t t = first; t < first + count; ++t) {
+      const float scale =
+          gates.rows() > 0 ? 1.0F / (1.0F + std::exp(-*gates.Row(t))) : 1.0F;
+      const float* y = shared.Row(t);
+      float* sum = out.Row(t);
+      for (int64_t c = 0; c < d_model(); ++c) sum[c] += scale * y[c];
+    }
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace moe

@@ -1,0 +1,128 @@
+// One FFN layer of a model: routed, or dense.
+//
+//   gate > top_k > dispatch > experts > combine (+ shared expert)
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "experts/base/aligned_buffer.h"
+#include "experts/base/matrix_view.h"
+#include "experts/executor.h"
+#include "experts/expert_shard.h"
+#include "router/dispatch.h"
+#include "router/gate.h"
+#include "router/routing_rule.h"
+
+namespace moe {
+
+// The steps of a layer that are timed.
+enum class Stage : uint8_t { kGate, kTopK, kDispatch, kExperts, kCombine };
+inline constexpr int kNumStages = 5;
+
+// What happened to one batch in one layer.
+struct ForwardStats {
+  std::array<double, kNumStages> stage_seconds{};
+  int64_t nonfinite_rows = 0;  // rows of the input with NaN or Inf
+};
+
+// Expert ids and routing weights of a batch.
+struct Routing {
+  MatrixView<const int32_t> ids;  // [tokens, k]
+  ConstMatrix weights;            // [tokens, k]
+};
+
+// Scratch memory of one batch in flight; shared by all layers that run one
+// after the other.
+class LayerWorkspace {
+ public:
+  // The executor must outlive this object.
+  explicit LayerWorkspace(Executor* executor) : executor_(executor) {}
+
+  // After Forward or Route: the routing that was used. Valid until the next
+  // call. Empty for dense layers.
+  const Routing& routing() const { return routing_; }
+  // After Route, or Forward without given routing: [tokens, num_experts].
+  ConstMatrix router_logits() const { return logits_; }
+  // After Forward: tokens that each expert got, as offsets [num_experts + 1].
+  absl::Span<const int32_t> expert_offsets() const {
+    return dispatch_.offsets();
+  }
+
+ private:
+  friend class FfnLayer;
+  Executor* executor_;
+  Dispatch dispatch_;
+  Dispatch shared_dispatch_;
+  Routing routing_;
+  ConstMatrix logits_;
+  AlignedBuffer<float> logits_memory_;
+  AlignedBuffer<int32_t> ids_memory_;
+  AlignedBuffer<float> weights_memory_;
+  AlignedBuffer<float> expert_outputs_;
+  AlignedBuffer<float> shared_outputs_;
+  AlignedBuffer<float> shared_gates_;
+  AlignedBuffer<bool> finite_;
+};
+
+// The parts of a layer; see FfnLayer.
+struct FfnLayerParts {
+  // Routed layers have both, dense layers neither.
+  std::optional<RoutingRule> rule;
+  std::optional<Gate> gate;
+  // The routed experts, or the one dense FFN.
+  std::unique_ptr<ExpertShard> experts;
+  // Visited by every token; at most one (several are stored as one wider one).
+  std::unique_ptr<ExpertShard> shared_expert;
+  // [1, d_model]: the shared expert's output is scaled by sigmoid(x . gate).
+  std::optional<Gate> shared_expert_gate;
+};
+
+// Thread-safety: Forward and Route are for one thread at a time (the shards own
+// scratch memory); everything else is immutable.
+class FfnLayer {
+ public:
+  // Requires: consistent parts (checked by the loader).
+  explicit FfnLayer(FfnLayerParts parts);
+
+  bool dense() const { return !parts_.rule.has_value(); }
+  int64_t d_model() const { return parts_.experts->spec().d_model; }
+  const ExpertSpec& expert_spec() const { return parts_.experts->spec(); }
+  const ExpertShard* shared_expert() const {
+    return parts_.shared_expert.get();
+  }
+  // Requires: !dense().
+  const RoutingRule& rule() const { return *parts_.rule; }
+  int64_t num_experts() const { return dense() ? 0 : rule().num_experts; }
+  int64_t top_k() const { return dense() ? 0 : rule().top_k; }
+
+  // Chooses experts; the result is in `workspace`.
+  // hidden_states: [tokens, d_model]. Requires: !dense().
+  void Route(ConstMatrix hidden_states, LayerWorkspace& workspace,
+             ForwardStats& stats) const;
+
+  // Runs the layer.
+  //
+  // hidden_states: [tokens, d_model], zero tokens allowed
+  // given: routing chosen by the caller, or nullptr to choose here. Ids are -1
+  //        (skip) or in [0, num_experts), distinct within a row.
+  // out:   [tokens, d_model], overwritten; rows whose input holds NaN or Inf
+  //        are all NaN.
+  // Errors: those of the expert shards.
+  absl::Status Forward(ConstMatrix hidden_states, const Routing* given,
+                       LayerWorkspace& workspace, Matrix out,
+                       ForwardStats& stats) const;
+
+ private:
+  absl::Status AddSharedExpert(ConstMatrix hidden_states,
+                               LayerWorkspace& workspace, Matrix out) const;
+
+  FfnLayerParts parts_;
+};
+
+}  // namespace moe
