@@ -47,13 +47,14 @@ LocalExpertShard::LocalExpertShard(const ExpertSpec& spec, int64_t num_experts,
       experts_(static_cast<size_t>(num_experts)),
       workspace_(workspace) {}
 
-absl::StatusOr<std::unique_ptr<LocalExpertShard>> LocalExpertShard::Load(
+std::unique_ptr<LocalExpertShard> LocalExpertShard::Load(
     const ExpertSpec& spec, int64_t num_experts, WeightFormat format,
-    const ExpertSource& source, ExpertWorkspace* workspace) {
+    const ExpertSource& source, Executor& executor,
+    ExpertWorkspace* workspace) {
   MOE_CHECK(format == WeightFormat::kAuto || format == WeightFormat::kF32);
   auto shard = std::unique_ptr<LocalExpertShard>(
       new LocalExpertShard(spec, num_experts, workspace));
-  workspace->executor().ParallelFor(num_experts, [&](int64_t e, int) {
+  executor.ParallelFor(num_experts, [&](int64_t e, int) {
     Expert& expert = shard->experts_[static_cast<size_t>(e)];
     for (int p = 0; p < kNumProjections; ++p) {
       const auto projection = static_cast<Projection>(p);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
 #include "experts/executor.h"
@@ -62,11 +61,14 @@ class ExpertWorkspace {
 
 class LocalExpertShard final : public ExpertShard {
  public:
-  // Reads and packs the weights of all experts.
+  // Reads and packs the weights of all experts, on the threads of `executor`.
   // `workspace` must outlive the shard.
-  static absl::StatusOr<std::unique_ptr<LocalExpertShard>> Load(
-      const ExpertSpec& spec, int64_t num_experts, WeightFormat format,
-      const ExpertSource& source, ExpertWorkspace* workspace);
+  static std::unique_ptr<LocalExpertShard> Load(const ExpertSpec& spec,
+                                                int64_t num_experts,
+                                                WeightFormat format,
+                                                const ExpertSource& source,
+                                                Executor& executor,
+                                                ExpertWorkspace* workspace);
 
   const ExpertSpec& spec() const override { return spec_; }
   int64_t num_experts() const override {

@@ -1,0 +1,77 @@
+// A model in memory: its FFN layers, ready to run.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "experts/checkpoint/checkpoint.h"
+#include "experts/executor.h"
+#include "experts/local_expert_shard.h"
+#include "experts/weight_format.h"
+#include "router/ffn_layer.h"
+#include "router/model_spec.h"
+
+namespace moe {
+
+struct ModelLayer {
+  int index = 0;  // in the checkpoint
+  std::unique_ptr<FfnLayer> ffn;
+};
+
+// Thread-safety: immutable; running a layer is for one thread at a time (see
+// FfnLayer).
+class Model {
+ public:
+  Model(ModelSpec spec, std::vector<ModelLayer> layers, int64_t weights_bytes)
+      : spec_(std::move(spec)),
+        layers_(std::move(layers)),
+        weights_bytes_(weights_bytes) {}
+
+  const ModelSpec& spec() const { return spec_; }
+  // As spec().layers, in the same order.
+  const std::vector<ModelLayer>& layers() const { return layers_; }
+  // Memory of all weights.
+  int64_t weights_bytes() const { return weights_bytes_; }
+
+ private:
+  ModelSpec spec_;
+  std::vector<ModelLayer> layers_;
+  int64_t weights_bytes_;
+};
+
+struct LoadOptions {
+  WeightFormat weight_format = WeightFormat::kAuto;
+  // Layers to load; empty = all.
+  std::vector<int> layers;
+};
+
+// Bytes of checkpoint data used so far, and in the end.
+struct LoadProgress {
+  int64_t done_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
+// Reads and packs the weights of a checkpoint.
+//
+// executor:  does the work, while loading only.
+// workspace: what the model's experts will compute in; must outlive the model.
+// progress:  called after each part, by one thread at a time.
+// Errors: those of DescribeModel, and of each tensor, naming it.
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(
+    const Checkpoint& checkpoint, const LoadOptions& options,
+    Executor& executor, ExpertWorkspace* workspace,
+    absl::FunctionRef<void(const LoadProgress&)> progress);
+
+// A small model with made-up weights that are the same everywhere: two routed
+// layers (d_model 256, d_ff 128, 16 experts, top-4) and a dense one. For trying
+// the server without a checkpoint.
+std::unique_ptr<Model> MakeDemoModel(Executor& executor,
+                                     ExpertWorkspace* workspace);
+
+}  // namespace moe

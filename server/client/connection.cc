@@ -1,0 +1,111 @@
+#include "server/client/connection.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "experts/base/status_macros.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
+#include "server/grpc_status.h"
+#include "server/tensor_codec.h"
+
+namespace moe {
+namespace {
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                   arguments);
+}
+
+// A response tensor of two dimensions whose byte count fits.
+absl::StatusOr<WireMatrix> AsMatrix(const v1::Tensor& tensor) {
+  if (tensor.shape_size() != 2 || tensor.shape(0) < 0 || tensor.shape(1) < 0 ||
+      (tensor.shape(1) > 0 &&
+       tensor.shape(0) > static_cast<int64_t>(tensor.data().size()))) {
+    return absl::InternalError("response tensor: want a matrix");
+  }
+  const WireMatrix matrix{.dtype = tensor.dtype(),
+                          .rows = tensor.shape(0),
+                          .cols = tensor.shape(1),
+                          .data = tensor.data().data()};
+  const int64_t want = matrix.rows * matrix.cols * ElementBytes(matrix.dtype);
+  if (want != static_cast<int64_t>(tensor.data().size())) {
+    return absl::InternalError(absl::StrCat("response tensor: want ", want,
+                                            " bytes, got ",
+                                            tensor.data().size()));
+  }
+  return matrix;
+}
+
+}  // namespace
+
+Connection::Connection(const std::string& address, absl::Duration timeout)
+    : channel_(MakeChannel(address)),
+      stub_(v1::MoeService::NewStub(channel_)),
+      health_(grpc::health::v1::Health::NewStub(channel_)),
+      timeout_(timeout) {}
+
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> Connection::Call(
+    Stub& stub,
+    grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                 Response*),
+    const Request& request) const {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+  Response response;
+  MOE_RETURN_IF_ERROR(
+      FromGrpcStatus((stub.*method)(&context, request, &response)));
+  return response;
+}
+
+absl::StatusOr<v1::ForwardResponse> Connection::Forward(
+    const v1::ForwardRequest& request) const {
+  return Call(*stub_, &v1::MoeService::Stub::Forward, request);
+}
+
+absl::StatusOr<v1::RouteResponse> Connection::Route(
+    const v1::RouteRequest& request) const {
+  return Call(*stub_, &v1::MoeService::Stub::Route, request);
+}
+
+absl::StatusOr<v1::ListModelsResponse> Connection::ListModels() const {
+  return Call(*stub_, &v1::MoeService::Stub::ListModels,
+              v1::ListModelsRequest());
+}
+
+absl::StatusOr<bool> Connection::Healthy() const {
+  MOE_ASSIGN_OR_RETURN(
+      const grpc::health::v1::HealthCheckResponse response,
+      Call(*health_, &grpc::health::v1::Health::Stub::Check,
+           grpc::health::v1::HealthCheckRequest()));
+  return response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
+}
+
+absl::StatusOr<FloatMatrix> ToFloats(const v1::Tensor& tensor) {
+  MOE_ASSIGN_OR_RETURN(const WireMatrix wire, AsMatrix(tensor));
+  FloatMatrix matrix{.rows = wire.rows, .cols = wire.cols};
+  matrix.values.resize(static_cast<size_t>(wire.rows * wire.cols));
+  Decode(wire, Matrix(matrix.values.data(), wire.rows, wire.cols));
+  return matrix;
+}
+
+absl::StatusOr<IdMatrix> ToIds(const v1::Tensor& tensor) {
+  MOE_ASSIGN_OR_RETURN(const WireMatrix wire, AsMatrix(tensor));
+  if (wire.dtype != v1::I32) {
+    return absl::InternalError("response tensor: want I32");
+  }
+  IdMatrix matrix{.rows = wire.rows, .cols = wire.cols};
+  matrix.values.resize(static_cast<size_t>(wire.rows * wire.cols));
+  DecodeIds(wire,
+            MatrixView<int32_t>(matrix.values.data(), wire.rows, wire.cols));
+  return matrix;
+}
+
+}  // namespace moe

@@ -1,0 +1,83 @@
+#include "server/model_registry.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "experts/base/check.h"
+#include "experts/base/status_macros.h"
+
+namespace moe {
+namespace {
+
+// Names from outside come back in messages: cut them.
+absl::string_view Shown(absl::string_view name) { return name.substr(0, 64); }
+
+// "0, 1, 3" or, for many, "0 to 60 (58 layers)".
+std::string LayersText(const Model& model) {
+  const auto& layers = model.layers();
+  if (layers.empty()) return "none";
+  if (layers.size() <= 8) {
+    return absl::StrJoin(layers, ", ",
+                         [](std::string* out, const ModelLayer& layer) {
+                           absl::StrAppend(out, layer.index);
+                         });
+  }
+  return absl::StrCat(layers.front().index, " to ", layers.back().index, " (",
+                      layers.size(), " layers)");
+}
+
+}  // namespace
+
+void ModelRegistry::Announce(absl::string_view name) {
+  absl::MutexLock lock(&mutex_);
+  MOE_CHECK(models_.emplace(name, nullptr).second);
+}
+
+void ModelRegistry::Publish(std::shared_ptr<const ServedModel> model) {
+  absl::MutexLock lock(&mutex_);
+  // The former version, if any, is destroyed outside the lock.
+  models_[model->name].swap(model);
+}
+
+absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::Find(
+    absl::string_view name) const {
+  absl::ReaderMutexLock lock(&mutex_);
+  const auto found = models_.find(name);
+  if (found == models_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("model: no model named \"", Shown(name), "\""));
+  }
+  if (found->second == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model: \"", Shown(name), "\" is still loading"));
+  }
+  return found->second;
+}
+
+absl::StatusOr<ServedLayer> ModelRegistry::FindLayer(absl::string_view model,
+                                                     int32_t layer) const {
+  ServedLayer result;
+  MOE_ASSIGN_OR_RETURN(result.served, Find(model));
+  const auto& layers = result.served->model->layers();
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].index != layer) continue;
+    result.layer = &layers[i];
+    result.metrics = &result.served->layer_metrics[i];
+    return result;
+  }
+  return absl::NotFoundError(absl::StrCat("layer: want one of ",
+                                          LayersText(*result.served->model),
+                                          "; got ", layer));
+}
+
+std::vector<std::shared_ptr<const ServedModel>> ModelRegistry::List() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<const ServedModel>> result;
+  for (const auto& [name, model] : models_) {
+    if (model != nullptr) result.push_back(model);
+  }
+  return result;
+}
+
+}  // namespace moe

@@ -1,0 +1,59 @@
+// The models that this server answers for.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "router/model.h"
+#include "server/metrics.h"
+
+namespace moe {
+
+// A loaded model under the name that clients use, with its metrics.
+struct ServedModel {
+  std::string name;
+  std::string weight_format;
+  std::unique_ptr<Model> model;
+  // One per layer of the model, in its order.
+  std::vector<LayerMetrics> layer_metrics;
+};
+
+// A layer of a served model; keeps the model alive while it is used.
+struct ServedLayer {
+  std::shared_ptr<const ServedModel> served;
+  const ModelLayer* layer = nullptr;
+  const LayerMetrics* metrics = nullptr;
+};
+
+// Thread-safe.
+class ModelRegistry {
+ public:
+  // Announces a model that is being loaded. Requires: the name is new.
+  void Announce(absl::string_view name);
+  // Makes a model visible, in place of the announcement or of a former version.
+  void Publish(std::shared_ptr<const ServedModel> model);
+
+  // Errors: NOT_FOUND; FAILED_PRECONDITION while it is still loading.
+  absl::StatusOr<std::shared_ptr<const ServedModel>> Find(
+      absl::string_view name) const;
+  // Errors: as Find, and NOT_FOUND naming the layers there are.
+  absl::StatusOr<ServedLayer> FindLayer(absl::string_view model,
+                                        int32_t layer) const;
+  // By name; models that are still loading are left out.
+  std::vector<std::shared_ptr<const ServedModel>> List() const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  // Null while loading.
+  absl::btree_map<std::string, std::shared_ptr<const ServedModel>> models_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace moe

@@ -1,0 +1,157 @@
+// moe-server: flags in, a Server, signals, and the exit code.
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/notification.h"
+#include "experts/base/status_macros.h"
+#include "server/flags.h"
+#include "server/logging.h"
+#include "server/server.h"
+#include "server/server_options.h"
+
+ABSL_FLAG(std::vector<std::string>, model, {},
+          "Models to serve, as NAME=DIR; repeatable, or separated by commas. "
+          "DIR is a Hugging Face checkpoint folder.");
+ABSL_FLAG(std::string, model_repository, "",
+          "Folder whose subfolders are models, named as they are.");
+ABSL_FLAG(bool, demo, false, "Serve a small built-in model named demo.");
+ABSL_FLAG(std::string, listen_address, "127.0.0.1:50051",
+          "HOST:PORT for gRPC; port 0 picks a free one.");
+ABSL_FLAG(std::string, metrics_address, "127.0.0.1:9464",
+          "HOST:PORT for Prometheus metrics over HTTP; port 0 picks a free "
+          "one.");
+ABSL_FLAG(std::string, weight_format, "auto",
+          "How weights lie in memory: auto (the checkpoint's precision) or "
+          "f32.");
+ABSL_FLAG(std::vector<std::string>, layers, {},
+          "Layers to serve, as in 0-3,7; empty = all.");
+ABSL_FLAG(int64_t, max_message_bytes, int64_t{256} << 20,
+          "Largest gRPC message either way.");
+ABSL_FLAG(int64_t, max_request_tokens, 8192, "Largest batch of one request.");
+ABSL_FLAG(int64_t, max_queue_tokens, 65536,
+          "Tokens that may wait; more are answered RESOURCE_EXHAUSTED.");
+ABSL_FLAG(int64_t, max_queue_bytes, int64_t{1} << 30,
+          "Bytes of tensors that may wait; more are answered "
+          "RESOURCE_EXHAUSTED.");
+ABSL_FLAG(int, num_compute_threads, 0,
+          "Threads that compute; 0 = what CPU affinity and cgroup quota "
+          "allow.");
+ABSL_FLAG(absl::Duration, drain_delay, absl::ZeroDuration(),
+          "After SIGTERM: time between NOT_SERVING and turning work away.");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
+          "After SIGTERM: time that accepted requests may take.");
+
+namespace moe {
+namespace {
+
+absl::StatusOr<ServerOptions> OptionsFromFlags() {
+  ServerOptions options;
+  for (const std::string& text : absl::GetFlag(FLAGS_model)) {
+    MOE_ASSIGN_OR_RETURN(ModelSource source, ParseModelSource(text));
+    options.models.push_back(std::move(source));
+  }
+  options.model_repository = absl::GetFlag(FLAGS_model_repository);
+  options.demo = absl::GetFlag(FLAGS_demo);
+  options.listen_address = absl::GetFlag(FLAGS_listen_address);
+  options.metrics_address = absl::GetFlag(FLAGS_metrics_address);
+  const auto format = ParseWeightFormat(absl::GetFlag(FLAGS_weight_format));
+  if (!format.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--weight_format: ", format.status().message()));
+  }
+  options.weight_format = *format;
+  MOE_ASSIGN_OR_RETURN(
+      options.layers,
+      ParseIndexList("--layers",
+                     absl::StrJoin(absl::GetFlag(FLAGS_layers), ",")));
+  options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
+  options.max_request_tokens = absl::GetFlag(FLAGS_max_request_tokens);
+  options.max_queue_tokens = absl::GetFlag(FLAGS_max_queue_tokens);
+  options.max_queue_bytes = absl::GetFlag(FLAGS_max_queue_bytes);
+  options.num_compute_threads = absl::GetFlag(FLAGS_num_compute_threads);
+  options.drain_delay = absl::GetFlag(FLAGS_drain_delay);
+  options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  return options;
+}
+
+sigset_t EndSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+// What the thread that waits for signals and the main thread tell each other.
+struct LifeCycle {
+  absl::Notification serving;
+  absl::Notification end;
+};
+
+void WaitForSignals(const std::shared_ptr<LifeCycle>& life_cycle) {
+  const sigset_t set = EndSignals();
+  int signal = 0;
+  sigwait(&set, &signal);
+  if (!life_cycle->serving.HasBeenNotified()) {
+    LogInfo("stopped while loading");
+    _exit(0);
+  }
+  life_cycle->end.Notify();
+  sigwait(&set, &signal);
+  LogWarning("second signal: stopping at once");
+  _exit(1);
+}
+
+int Main(int argc, char** argv) {
+  const std::vector<std::string> positional = ParseCommandLineOrExit(
+      argc, argv,
+      "moe-server serves the feed-forward layers of transformer models over "
+      "gRPC.\n\n"
+      "  moe-server --model=NAME=DIR [--model=NAME=DIR ...]\n"
+      "  moe-server --demo\n\n"
+      "Prints one line to stdout when it can serve:\n"
+      "  READY grpc=HOST:PORT metrics=HOST:PORT",
+      "moe_server.cc");
+  if (!positional.empty()) {
+    absl::FPrintF(stderr, "error: want flags only, got \"%s\"\n",
+                  positional.front());
+    return 2;
+  }
+  // All threads inherit the mask: the signals reach sigwait only.
+  const sigset_t set = EndSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  const auto life_cycle = std::make_shared<LifeCycle>();
+  std::thread(WaitForSignals, life_cycle).detach();
+
+  const auto options = OptionsFromFlags();
+  auto server = options.ok() ? Server::Start(*options) : options.status();
+  if (!server.ok()) {
+    absl::FPrintF(stderr, "error: %s\n", server.status().message());
+    return 2;
+  }
+  life_cycle->serving.Notify();
+  absl::PrintF("READY grpc=%s metrics=%s\n", (*server)->grpc_address(),
+               (*server)->metrics_address());
+  std::fflush(stdout);
+  life_cycle->end.WaitForNotification();
+  (*server)->Drain();
+  return 0;
+}
+
+}  // namespace
+}  // namespace moe
+
+int main(int argc, char** argv) { return moe::Main(argc, argv); }

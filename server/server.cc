@@ -1,0 +1,221 @@
+#include "server/server.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "experts/base/status_macros.h"
+#include "experts/checkpoint/checkpoint.h"
+#include "experts/matmul_onednn.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "server/load_progress.h"
+#include "server/logging.h"
+#include "server/version.h"
+
+namespace moe {
+namespace {
+
+// Service names that health answers for; "" is the whole server.
+constexpr const char* kHealthNames[] = {"", "moe.v1.MoeService"};
+
+// Models below a repository folder, by name.
+absl::StatusOr<std::vector<ModelSource>> ListRepository(
+    const std::string& folder) {
+  std::error_code error;
+  std::vector<ModelSource> models;
+  for (std::filesystem::directory_iterator it(folder, error), end;
+       !error && it != end; it.increment(error)) {
+    if (!it->is_directory(error)) continue;
+    const std::string name = it->path().filename().string();
+    if (absl::StartsWith(name, ".")) continue;
+    MOE_ASSIGN_OR_RETURN(
+        ModelSource source,
+        ParseModelSource(absl::StrCat(name, "=", it->path().string())));
+    models.push_back(std::move(source));
+  }
+  if (error) {
+    return absl::NotFoundError(
+        absl::StrCat("--model_repository: can't read folder ", folder, ": ",
+                     error.message()));
+  }
+  if (models.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("--model_repository: want a folder of model folders, ",
+                     folder, " has none"));
+  }
+  std::sort(models.begin(), models.end(),
+            [](const ModelSource& a, const ModelSource& b) {
+              return a.name < b.name;
+            });
+  return models;
+}
+
+int ComputeThreads(const ServerOptions& options, const CpuLimits& limits) {
+  return options.num_compute_threads > 0 ? options.num_compute_threads
+                                         : limits.threads();
+}
+
+}  // namespace
+
+Server::Server(const ServerOptions& options)
+    : options_(options),
+      cpu_limits_(DetectCpuLimits()),
+      executor_(ComputeThreads(options, cpu_limits_)),
+      expert_workspace_(&executor_),
+      engine_({.max_queue_tokens = options.max_queue_tokens,
+               .max_queue_bytes = options.max_queue_bytes},
+              &executor_, &metrics_),
+      service_({.max_message_bytes = options.max_message_bytes,
+                .max_request_tokens = options.max_request_tokens},
+               &registry_, &engine_, &metrics_) {
+  const double quota = cpu_limits_.quota_cpus.value_or(0);
+  metrics_.SetThreads(executor_.num_threads(), quota);
+  LogInfo(absl::StrFormat(
+      "moe-server %s (%s), oneDNN %s, %d compute threads (affinity %d CPUs, "
+      "cgroup quota %s)",
+      kVersion, kCommit, OneDnnVersion(), executor_.num_threads(),
+      cpu_limits_.affinity_cpus,
+      quota > 0 ? absl::StrCat(quota, " CPUs") : "none"));
+}
+
+Server::~Server() {
+  if (grpc_server_ != nullptr) {
+    grpc_server_->Shutdown(absl::ToChronoTime(absl::Now()));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(
+    const ServerOptions& options) {
+  MOE_RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<Server> server(new Server(options));
+  MOE_RETURN_IF_ERROR(server->Listen());
+  MOE_RETURN_IF_ERROR(server->LoadModels());
+  server->SetServing(true);
+  return server;
+}
+
+absl::Status Server::Listen() {
+  MOE_ASSIGN_OR_RETURN(
+      metrics_endpoint_,
+      MetricsEndpoint::Start(options_.metrics_address, metrics_.registry()));
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(options_.listen_address,
+                           grpc::InsecureServerCredentials(), &port);
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(options_.max_message_bytes));
+  builder.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
+  // Without it a second server on the same port would share it silently.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.RegisterService(&service_);
+  grpc_server_ = builder.BuildAndStart();
+  if (grpc_server_ == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "--listen_address: can't listen on ", options_.listen_address,
+        "; is the port in use, or not allowed for this user?"));
+  }
+  const std::string host =
+      options_.listen_address.substr(0, options_.listen_address.rfind(':'));
+  grpc_address_ = absl::StrCat(host, ":", port);
+  SetServing(false);
+  return absl::OkStatus();
+}
+
+void Server::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* health =
+      grpc_server_->GetHealthCheckService();
+  for (const char* name : kHealthNames) {
+    health->SetServingStatus(name, serving);
+  }
+}
+
+absl::Status Server::LoadModels() {
+  std::vector<ModelSource> models = options_.models;
+  if (!options_.model_repository.empty()) {
+    MOE_ASSIGN_OR_RETURN(const std::vector<ModelSource> listed,
+                         ListRepository(options_.model_repository));
+    for (const ModelSource& model : listed) {
+      const bool taken =
+          (options_.demo && model.name == "demo") ||
+          std::any_of(models.begin(), models.end(), [&](const auto& other) {
+            return other.name == model.name;
+          });
+      if (taken) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--model_repository: want names that no other model has, got \"",
+            model.name, "\""));
+      }
+      models.push_back(model);
+    }
+  }
+  if (options_.demo) registry_.Announce("demo");
+  for (const ModelSource& model : models) registry_.Announce(model.name);
+  if (options_.demo) {
+    const absl::Time start = absl::Now();
+    auto demo = MakeDemoModel(executor_, &expert_workspace_);
+    Publish("demo", std::move(demo),
+            absl::ToDoubleSeconds(absl::Now() - start));
+  }
+  for (const ModelSource& model : models) {
+    if (absl::Status status = LoadFrom(model); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("model ", model.name,
+                                                      ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Server::LoadFrom(const ModelSource& source) {
+  const absl::Time start = absl::Now();
+  MOE_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
+                       Checkpoint::Open(source.directory));
+  LoadProgressReporter reporter(source.name);
+  MOE_ASSIGN_OR_RETURN(
+      std::unique_ptr<Model> model,
+      LoadModel(
+          checkpoint,
+          {.weight_format = options_.weight_format, .layers = options_.layers},
+          executor_, &expert_workspace_,
+          [&](const LoadProgress& progress) { reporter.Report(progress); }));
+  reporter.Done(model->weights_bytes());
+  Publish(source.name, std::move(model),
+          absl::ToDoubleSeconds(absl::Now() - start));
+  return absl::OkStatus();
+}
+
+void Server::Publish(const std::string& name, std::unique_ptr<Model> model,
+                     double load_seconds) {
+  metrics_.SetModel(name, model->weights_bytes(), load_seconds);
+  auto served = std::make_shared<ServedModel>();
+  served->name = name;
+  served->weight_format = std::string(WeightFormatName(options_.weight_format));
+  for (const ModelLayer& layer : model->layers()) {
+    served->layer_metrics.push_back(
+        metrics_.AddLayer(name, layer.index, layer.ffn->num_experts()));
+  }
+  served->model = std::move(model);
+  registry_.Publish(std::move(served));
+}
+
+void Server::Drain() {
+  LogInfo("draining: health is NOT_SERVING");
+  SetServing(false);
+  absl::SleepFor(options_.drain_delay);
+  engine_.BeginDrain();
+  grpc_server_->Shutdown(
+      absl::ToChronoTime(absl::Now() + options_.drain_timeout));
+  LogInfo("drained");
+}
+
+}  // namespace moe

@@ -1,0 +1,67 @@
+// A server, from its options to its end.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "experts/base/cpu.h"
+#include "experts/executor.h"
+#include "experts/local_expert_shard.h"
+#include "grpcpp/server.h"
+#include "server/engine.h"
+#include "server/metrics.h"
+#include "server/model_registry.h"
+#include "server/moe_service.h"
+#include "server/server_options.h"
+
+namespace moe {
+
+// Thread-safety: thread-compatible; the RPCs that it serves are concurrent.
+class Server {
+ public:
+  // Listens, then loads the models, then reports healthy. Until it returns,
+  // health is NOT_SERVING and requests get FAILED_PRECONDITION.
+  //
+  // Errors: those of ServerOptions::Validate; UNAVAILABLE if an address can't
+  // be bound; of each model, naming it.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(
+      const ServerOptions& options);
+  ~Server();
+
+  // "HOST:PORT" as bound.
+  const std::string& grpc_address() const { return grpc_address_; }
+  const std::string& metrics_address() const {
+    return metrics_endpoint_->address();
+  }
+
+  // Stops in order: reports NOT_SERVING, waits drain_delay, turns new work
+  // away, waits up to drain_timeout for what was accepted, closes.
+  void Drain();
+
+ private:
+  explicit Server(const ServerOptions& options);
+  absl::Status Listen();
+  absl::Status LoadModels();
+  absl::Status LoadFrom(const ModelSource& source);
+  void Publish(const std::string& name, std::unique_ptr<Model> model,
+               double load_seconds);
+  void SetServing(bool serving);
+
+  const ServerOptions options_;
+  const CpuLimits cpu_limits_;
+  Executor executor_;
+  ExpertWorkspace expert_workspace_;
+  Metrics metrics_;
+  ModelRegistry registry_;
+  Engine engine_;
+  MoeServiceImpl service_;
+  std::string grpc_address_;
+  std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
+  std::unique_ptr<grpc::Server> grpc_server_;  // last: stops first
+};
+
+}  // namespace moe

@@ -1,0 +1,126 @@
+#include "server/server_options.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "experts/base/status_macros.h"
+
+namespace moe {
+namespace {
+
+template <typename... Parts>
+absl::Status Refuse(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+// Names become metric labels and parts of other names.
+bool IsModelName(absl::string_view name) {
+  constexpr size_t kMaxLength = 128;
+  return !name.empty() && name.size() <= kMaxLength &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                  c == '-' || c == '_' || c == '.';
+         });
+}
+
+absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 ||
+      port > 65535) {
+    return Refuse(flag, ": want HOST:PORT, got \"", address, "\"");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ModelSource> ParseModelSource(absl::string_view text) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('=', 1));
+  if (!IsModelName(parts.first) || parts.second.empty()) {
+    return Refuse(
+        "--model: want NAME=DIR with a name of letters, digits, "
+        "'-', '_', '.'; got \"",
+        text, "\"");
+  }
+  return ModelSource{.name = std::string(parts.first),
+                     .directory = std::string(parts.second)};
+}
+
+absl::StatusOr<std::vector<int>> ParseIndexList(absl::string_view flag,
+                                                absl::string_view text) {
+  constexpr int kMaxIndex = 100000;
+  std::set<int> indices;
+  for (const absl::string_view part :
+       absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> range =
+        absl::StrSplit(part, absl::MaxSplits('-', 1));
+    int first = 0;
+    int last = 0;
+    const bool single = part.find('-') == absl::string_view::npos;
+    if (!absl::SimpleAtoi(range.first, &first) ||
+        !absl::SimpleAtoi(single ? range.first : range.second, &last) ||
+        first < 0 || last < first || last > kMaxIndex) {
+      return Refuse(flag, ": want numbers and ranges as in 0-3,7; got \"", text,
+                    "\"");
+    }
+    for (int index = first; index <= last; ++index) indices.insert(index);
+  }
+  return std::vector<int>(indices.begin(), indices.end());
+}
+
+absl::Status ServerOptions::Validate() const {
+  if (models.empty() && model_repository.empty() && !demo) {
+    return Refuse(
+        "--model: want at least one NAME=DIR, or "
+        "--model_repository=DIR, or --demo; got none");
+  }
+  std::set<std::string> names;
+  if (demo) names.insert("demo");
+  for (const ModelSource& model : models) {
+    if (!names.insert(model.name).second) {
+      return Refuse("--model: want distinct names, got \"", model.name,
+                    "\" twice");
+    }
+  }
+  MOE_RETURN_IF_ERROR(CheckAddress("--listen_address", listen_address));
+  MOE_RETURN_IF_ERROR(CheckAddress("--metrics_address", metrics_address));
+  // gRPC counts message bytes in an int.
+  if (max_message_bytes < 1024 ||
+      max_message_bytes > std::numeric_limits<int>::max()) {
+    return Refuse("--max_message_bytes: want 1024 to ",
+                  std::numeric_limits<int>::max(), ", got ", max_message_bytes);
+  }
+  const auto check_positive = [](absl::string_view flag,
+                                 int64_t value) -> absl::Status {
+    if (value >= 1) return absl::OkStatus();
+    return Refuse(flag, ": want at least 1, got ", value);
+  };
+  MOE_RETURN_IF_ERROR(
+      check_positive("--max_request_tokens", max_request_tokens));
+  MOE_RETURN_IF_ERROR(check_positive("--max_queue_tokens", max_queue_tokens));
+  MOE_RETURN_IF_ERROR(check_positive("--max_queue_bytes", max_queue_bytes));
+  if (num_compute_threads < 0 || num_compute_threads > 4096) {
+    return Refuse("--num_compute_threads: want 0 to 4096, got ",
+                  num_compute_threads);
+  }
+  if (drain_delay < absl::ZeroDuration()) {
+    return Refuse("--drain_delay: want 0 or more, got ",
+                  absl::FormatDuration(drain_delay));
+  }
+  if (drain_timeout < absl::ZeroDuration() ||
+      drain_timeout == absl::InfiniteDuration()) {
+    return Refuse("--drain_timeout: want a finite duration of 0 or more, got ",
+                  absl::FormatDuration(drain_timeout));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace moe

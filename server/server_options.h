@@ -1,0 +1,59 @@
+// Everything that can be set about a server. Flags fill it; see README.md for
+// the table.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "experts/weight_format.h"
+
+namespace moe {
+
+struct ModelSource {
+  std::string name;
+  std::string directory;
+};
+
+struct ServerOptions {
+  std::vector<ModelSource> models;
+  std::string model_repository;  // each subfolder is a model; empty = none
+  bool demo = false;             // serve the built-in model "demo"
+
+  std::string listen_address = "127.0.0.1:50051";
+  std::string metrics_address = "127.0.0.1:9464";
+
+  WeightFormat weight_format = WeightFormat::kAuto;
+  std::vector<int> layers;  // empty = all
+
+  // Largest message either way. The default holds 8192 tokens of d_model 7168
+  // in float32.
+  int64_t max_message_bytes = int64_t{256} << 20;
+  int64_t max_request_tokens = 8192;
+  int64_t max_queue_tokens = 65536;
+  int64_t max_queue_bytes = int64_t{1} << 30;
+
+  int num_compute_threads = 0;  // 0 = what affinity and cgroup quota allow
+
+  // How long to answer as usual after a SIGTERM, health apart, so that load
+  // balancers can take notice.
+  absl::Duration drain_delay = absl::ZeroDuration();
+  // How long accepted requests may then take.
+  absl::Duration drain_timeout = absl::Seconds(30);
+
+  // Errors: INVALID_ARGUMENT naming the flag, wanted and got.
+  absl::Status Validate() const;
+};
+
+// "NAME=DIR" as in --model.
+absl::StatusOr<ModelSource> ParseModelSource(absl::string_view text);
+// "0-3,7" as in --layers; ascending and distinct in the result.
+absl::StatusOr<std::vector<int>> ParseIndexList(absl::string_view flag,
+                                                absl::string_view text);
+
+}  // namespace moe

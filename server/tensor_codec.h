@@ -1,0 +1,59 @@
+// Between wire tensors and matrices: every check on tensor data from outside
+// is here.
+//
+// Thread-safe: pure functions.
+
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "experts/base/matrix_view.h"
+#include "moe/v1/moe.pb.h"
+
+namespace moe {
+
+// A wire matrix whose shape, element type and byte count have been checked.
+// The bytes belong to the message that it was made from.
+struct WireMatrix {
+  v1::DType dtype = v1::F32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  const char* data = nullptr;  // any alignment
+};
+
+// Bytes per element of F32, BF16, F16, I32.
+int64_t ElementBytes(v1::DType dtype);
+
+// Hidden states [tokens, d_model] with 0 <= tokens <= max_tokens.
+// Errors: INVALID_ARGUMENT naming `field`, wanted, got; UNIMPLEMENTED for an
+// element type that is known but not one of F32, BF16, F16.
+absl::StatusOr<WireMatrix> CheckHiddenStates(const v1::Tensor& tensor,
+                                             absl::string_view field,
+                                             int64_t d_model,
+                                             int64_t max_tokens);
+
+// Expert ids [tokens, k] and routing weights [tokens, k] given by a caller,
+// 1 <= k <= num_experts: ids are -1 or in [0, num_experts) and distinct within
+// a row.
+// Errors: INVALID_ARGUMENT naming the field.
+struct WireRouting {
+  WireMatrix ids;      // I32
+  WireMatrix weights;  // F32
+};
+absl::StatusOr<WireRouting> CheckRouting(const v1::Tensor& expert_ids,
+                                         const v1::Tensor& routing_weights,
+                                         int64_t tokens, int64_t num_experts);
+
+// Widens all rows to float. out: [rows, cols].
+void Decode(const WireMatrix& from, Matrix out);
+// Copies expert ids. out: [rows, cols].
+void DecodeIds(const WireMatrix& from, MatrixView<int32_t> out);
+
+// Fills `tensor` with `from`, rounded to `dtype` (to nearest, ties to even).
+// Requires: dtype is F32, BF16 or F16.
+void Encode(ConstMatrix from, v1::DType dtype, v1::Tensor& tensor);
+void EncodeIds(MatrixView<const int32_t> from, v1::Tensor& tensor);
+
+}  // namespace moe
