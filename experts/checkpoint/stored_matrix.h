@@ -12,18 +12,35 @@ namespace moe {
 
 // How the elements of a StoredMatrix are coded.
 enum class StoredCoding : uint8_t {
-  kPlain,       // `dtype` elements: F32, BF16, F16
-  kScaled,      // F8_E4M3 elements times a scale per block
-  kMxfp4,       // 4-bit E2M1, two per byte (low nibble = even column), scale
-                // 2^(s-127) per 32 columns
-  kInt4Packed,  // 4-bit offset-8 integers, eight per I32 along the columns,
-                // scale per group of columns
-  kGptq4,  // as kInt4Packed, but packed along the columns of the stored [in/8,
-           // out] transpose
+  kPlain,       // `dtype` elements: F32, BF16, F16, F64
+  kScaled,      // F8_E4M3 elements times a scale
+  kMxfp4,       // 4-bit E2M1 times a power of two, two elements per byte, low
+                // nibble first
+  kInt4Packed,  // 4-bit integers less 8, times a scale; eight per I32 along the
+                // columns, low nibble first
+  kGptq4,       // as kInt4Packed, but of the stored [cols/8, rows] transpose:
+                // an I32 holds eight columns of one row, and its neighbour the
+                // same columns of the next row
+};
+
+// How the index along one axis of the matrix selects a scale: index i uses
+// number (offset + i * step) / block along that axis, `stride` elements apart.
+// The default is one scale for the whole axis.
+struct ScaleAxis {
+  int64_t offset = 0;
+  int64_t step = 1;
+  int64_t block = 1;
+  int64_t stride = 0;
+
+  int64_t Number(int64_t i) const { return (offset + i * step) / block; }
 };
 
 // A logical [rows, cols] = [out, in] view; the memory belongs to the checkpoint
 // and must outlive it.
+//
+// Slices, transposes and interleavings are choices of `data`, strides and scale
+// axes: the three methods below derive them from one another, and no other code
+// knows about layouts.
 //
 // Thread-safe: Read may be called concurrently.
 struct StoredMatrix {
@@ -31,26 +48,41 @@ struct StoredMatrix {
   int64_t cols = 0;
   StoredCoding coding = StoredCoding::kPlain;
   DType dtype = DType::kF32;      // of the elements (kPlain, kScaled)
-  const uint8_t* data = nullptr;  // first element of logical row 0, column 0
-  int64_t row_stride = 0;  // elements between rows: a slice, a transpose or an
-                           // interleaving is a choice of
-  int64_t col_stride = 1;  // strides and of `data`
+  const uint8_t* data = nullptr;  // logical row 0, column 0; any alignment
+  // Elements between neighbours along an axis. For kGptq4 col_stride is what
+  // lies between a group of eight columns and the next group.
+  int64_t row_stride = 0;
+  int64_t col_stride = 1;
 
-  // Scales (all codings but kPlain): scale of element (r, c) is
-  // scales[(r + scale_row_offset) / block_rows * scale_row_stride + c /
-  // block_cols * scale_col_stride].
-  const uint8_t* scales = nullptr;
+  // Scales (all codings but kPlain): the scale of element (r, c) is
+  // scales[scale_rows.Number(r) * scale_rows.stride +
+  //        scale_cols.Number(c) * scale_cols.stride].
+  const uint8_t* scales = nullptr;  // any alignment
   DType scale_dtype = DType::kF32;  // F32, BF16, F16, F8_E8M0
-  int64_t block_rows = 1;
-  int64_t block_cols = 1;
-  int64_t scale_row_stride = 0;  // elements
-  int64_t scale_col_stride = 1;
-  int64_t scale_row_offset = 0;
+  ScaleAxis scale_rows;
+  ScaleAxis scale_cols;
 
   // Widens row `row`, columns [col, col + out.size()), to float; exact for
-  // every coding (a coded value times its scale is rounded once, to float).
+  // every coding (a coded value times its scale is rounded once, to float; so
+  // is F64).
+  //
   // Requires: the range lies in the matrix.
   void Read(int64_t row, int64_t col, absl::Span<float> out) const;
+
+  // Rows first, first + step, ... of this matrix: a half of concatenated
+  // projections (step 1), one of interleaved ones (step 2), or an expert of a
+  // flat [experts * rows, cols] tensor.
+  //
+  // Requires: first >= 0, step >= 1, and all `count` rows lie in the matrix.
+  StoredMatrix Rows(int64_t first, int64_t count, int64_t step = 1) const;
+  // The same of columns. Requires: kPlain or kScaled.
+  StoredMatrix Cols(int64_t first, int64_t count, int64_t step = 1) const;
+  // [cols, rows]. Requires: kPlain or kScaled.
+  StoredMatrix Transposed() const;
+
+  // What the elements take in the file, scales included: the cost of reading
+  // the matrix once.
+  int64_t bytes() const;
 };
 
 }  // namespace moe

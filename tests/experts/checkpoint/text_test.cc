@@ -1,0 +1,31 @@
+#include "experts/checkpoint/text.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace moe {
+namespace {
+
+TEST(TextTest, QuotesNamesOnOneLine) {
+  EXPECT_EQ(Quote("a.b"), "\"a.b\"");
+  EXPECT_EQ(Quote("a\n\x1b[31mb"), "\"a\\n\\x1b[31mb\"");
+}
+
+TEST(TextTest, CutsLongNames) {
+  EXPECT_EQ(Quote(std::string(1000, 'x')),
+            "\"" + std::string(160, 'x') + "...\"");
+}
+
+TEST(TextTest, PrintsShapes) {
+  EXPECT_EQ(ShapeText({}), "[]");
+  EXPECT_EQ(ShapeText({8, -1, 64}), "[8, ?, 64]");
+}
+
+TEST(TextTest, TakesTheNameOffAPath) {
+  EXPECT_EQ(BaseName("/secret/model.safetensors"), "model.safetensors");
+  EXPECT_EQ(BaseName("model.safetensors"), "model.safetensors");
+}
+
+}  // namespace
+}  // namespace moe
