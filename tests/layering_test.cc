@@ -105,6 +105,7 @@ std::vector<std::string> Violations(const std::string& path,
 
   static const std::regex include_line(
       R"(^\s*#\s*include\s*(?:"([^"]+)\"|<([^>]+)>))");
+  const std::string refused = path + ": may not include ";
   std::vector<std::string> violations;
   std::istringstream lines(text);
   std::smatch match;
@@ -113,7 +114,7 @@ std::vector<std::string> Violations(const std::string& path,
     const std::string include = match[1].matched ? match[1] : match[2];
     const std::string layer = LayerOf(include);
     if (!layer.empty() && allowed->count(layer) == 0) {
-      violations.push_back(path + ": may not include " + include);
+      violations.push_back(refused + include);
     }
   }
   return violations;
