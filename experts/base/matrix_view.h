@@ -23,8 +23,8 @@ class MatrixView {
   }
   // A view of mutable elements converts to a view of const ones.
   template <typename U, typename = std::enable_if_t<std::is_same_v<const U, T>>>
-  MatrixView(
-      MatrixView<U> other)  // NOLINT(google-explicit-constructor): as for spans
+  // NOLINTNEXTLINE(google-explicit-constructor): implicit, as for spans
+  MatrixView(MatrixView<U> other)
       : MatrixView(other.data(), other.rows(), other.cols(), other.stride()) {}
 
   T* data() const { return data_; }

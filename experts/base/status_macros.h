@@ -22,7 +22,9 @@
 #define MOE_ASSIGN_OR_RETURN(lhs, expr)                                        \
   MOE_ASSIGN_OR_RETURN_IMPL_(MOE_STATUS_CONCAT_(moe_statusor_, __LINE__), lhs, \
                              expr)
+// NOLINTBEGIN(bugprone-macro-parentheses): names, not expressions
 #define MOE_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr) \
   auto tmp = (expr);                               \
   if (!tmp.ok()) return std::move(tmp).status();   \
   lhs = *std::move(tmp)
+// NOLINTEND(bugprone-macro-parentheses)
