@@ -43,6 +43,7 @@ Kernels Fill() {
   Fill8BitFormats(kernels);
   Fill4BitFormats(kernels);
   FillActivate(kernels);
+  FillRates(kernels);
   return kernels;
 }
 

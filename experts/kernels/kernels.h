@@ -76,6 +76,12 @@ struct Kernels {
   MulFn mul[8][kMaxStripRows + 1][3] = {};
   UnpackFn unpack[8] = {};
   ActivateFn activate = nullptr;
+  // For MeasureMachine. fma: chains of FMA in registers, flops_per_step each
+  // step; read: reads all bytes. They return something that depends on all of
+  // it.
+  float (*fma)(int64_t steps) = nullptr;
+  double flops_per_step = 0;
+  float (*read)(const uint8_t* memory, int64_t bytes) = nullptr;
 };
 
 // The table for the best instruction set of this CPU.
