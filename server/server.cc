@@ -180,17 +180,26 @@ absl::Status Server::LoadFrom(const ModelSource& source) {
   const absl::Time start = absl::Now();
   MOE_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                        Checkpoint::Open(source.directory));
-  LoadProgressReporter reporter(source.name);
-  MOE_ASSIGN_OR_RETURN(
-      std::unique_ptr<Model> model,
-      LoadModel(
-          checkpoint,
-          {.weight_format = options_.weight_format, .layers = options_.layers},
-          executor_, &expert_workspace_,
-          [&](const LoadProgress& progress) { reporter.Report(progress); }));
-  reporter.Done(model->weights_bytes());
-  Publish(source.name, std::move(model),
-          absl::ToDoubleSeconds(absl::Now() - start));
+  MOE_ASSIGN_OR_RETURN(std::vector<ModelSpec> specs,
+                       DescribeModels(checkpoint));
+  for (ModelSpec& spec : specs) {
+    const std::string name = spec.part.empty()
+                                 ? source.name
+                                 : absl::StrCat(source.name, ".", spec.part);
+    LoadProgressReporter reporter(name);
+    MOE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                         LoadModel(checkpoint, std::move(spec),
+                                   {.weight_format = options_.weight_format,
+                                    .layers = options_.layers},
+                                   executor_, &expert_workspace_,
+                                   [&](const LoadProgress& progress) {
+                                     reporter.Report(progress);
+                                   }));
+    reporter.Done(model->weights_bytes());
+    Publish(name, std::move(model), absl::ToDoubleSeconds(absl::Now() - start));
+  }
+  // A model of two parts is served under their names alone.
+  if (!specs.front().part.empty()) registry_.Withdraw(source.name);
   return absl::OkStatus();
 }
 
