@@ -56,7 +56,7 @@ fi
 "${configure[@]}"
 NINJA_STATUS='[%f/%t %es] ' cmake --build --preset release \
   --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" \
-  --target moe-server moe-client moe-inspect
+  --target programs
 
 # ---- serve ------------------------------------------------------------------
 # True if something accepts connections on 127.0.0.1:PORT.
