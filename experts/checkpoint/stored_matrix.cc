@@ -181,4 +181,31 @@ int64_t StoredMatrix::bytes() const {
          (HasNibbles(coding) ? elements / 2 : elements * DTypeBytes(dtype));
 }
 
+absl::Span<const uint8_t> StoredMatrix::DataExtent() const {
+  if (rows == 0 || cols == 0) return {};
+  if (!HasNibbles(coding)) {
+    const int64_t last = (rows - 1) * row_stride + (cols - 1) * col_stride;
+    return absl::MakeConstSpan(
+        data, static_cast<size_t>((last + 1) * DTypeBytes(dtype)));
+  }
+  const int64_t last_column = coding == StoredCoding::kGptq4
+                                  ? (cols - 1) / 8 * col_stride + (cols - 1) % 8
+                                  : cols - 1;
+  const int64_t last = (rows - 1) * row_stride + last_column;
+  return absl::MakeConstSpan(data, static_cast<size_t>(last / 2 + 1));
+}
+
+absl::Span<const uint8_t> StoredMatrix::ScaleExtent() const {
+  if (rows == 0 || cols == 0 || coding == StoredCoding::kPlain) return {};
+  const auto index = [this](int64_t row, int64_t col) {
+    return scale_rows.Number(row) * scale_rows.stride +
+           scale_cols.Number(col) * scale_cols.stride;
+  };
+  const int64_t size = DTypeBytes(scale_dtype);
+  const int64_t first = index(0, 0);
+  const int64_t last = index(rows - 1, cols - 1);
+  return absl::MakeConstSpan(scales + first * size,
+                             static_cast<size_t>((last + 1 - first) * size));
+}
+
 }  // namespace moe

@@ -59,8 +59,8 @@ struct StoredMatrix {
   //        scale_cols.Number(c) * scale_cols.stride].
   const uint8_t* scales = nullptr;  // any alignment
   DType scale_dtype = DType::kF32;  // F32, BF16, F16, F8_E8M0
-  ScaleAxis scale_rows;
-  ScaleAxis scale_cols;
+  ScaleAxis scale_rows = {};
+  ScaleAxis scale_cols = {};
 
   // Widens row `row`, columns [col, col + out.size()), to float; exact for
   // every coding (a coded value times its scale is rounded once, to float; so
@@ -83,6 +83,12 @@ struct StoredMatrix {
   // What the elements take in the file, scales included: the cost of reading
   // the matrix once.
   int64_t bytes() const;
+
+  // The memory from the first element to the last, and from the first scale to
+  // the last; with what lies between them, such as the other half of an
+  // interleaved tensor.
+  absl::Span<const uint8_t> DataExtent() const;
+  absl::Span<const uint8_t> ScaleExtent() const;
 };
 
 }  // namespace moe
