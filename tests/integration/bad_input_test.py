@@ -7,10 +7,8 @@ import sys
 import threading
 import unittest
 
-import grpc
-
 import harness
-from harness import TIMEOUT_SECONDS, pb, tensor
+from harness import TIMEOUT_SECONDS, grpc, pb, tensor
 
 Code = grpc.StatusCode
 

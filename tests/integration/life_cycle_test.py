@@ -8,10 +8,8 @@ import tempfile
 import threading
 import unittest
 
-import grpc
-
 import harness
-from harness import BIN, TIMEOUT_SECONDS, pb
+from harness import BIN, TIMEOUT_SECONDS, grpc, pb
 
 SERVING = b"\x08\x01"
 NOT_SERVING = b"\x08\x02"

@@ -3,9 +3,8 @@
 import re
 import unittest
 
-import grpc
-
 import harness
+from harness import grpc
 
 
 class MetricsTest(harness.DemoTest):

@@ -4,10 +4,8 @@ import os
 import tempfile
 import unittest
 
-import grpc
-
 import harness
-from harness import TIMEOUT_SECONDS, pb, tensor, values
+from harness import TIMEOUT_SECONDS, grpc, pb, tensor, values
 
 
 def tensor_of(data):
