@@ -18,7 +18,9 @@ constexpr size_t kMaxRequestIdBytes = 128;
 // One unary call, from its arrival to OnDone; counts itself.
 class Call : public grpc::ServerUnaryReactor {
  public:
-  Call(Method method, Metrics& metrics) : method_(method), metrics_(metrics) {
+  Call(Method method, Metrics& metrics, OpenCalls& open_calls)
+      : method_(method), metrics_(metrics), open_calls_(open_calls) {
+    open_calls_.Add();
     metrics_.RequestStarted();
   }
 
@@ -30,11 +32,16 @@ class Call : public grpc::ServerUnaryReactor {
   }
 
   // gRPC's last word on a reactor: it owns itself until here.
-  void OnDone() final { const std::unique_ptr<Call> self(this); }
+  void OnDone() final {
+    OpenCalls& open_calls = open_calls_;
+    { const std::unique_ptr<Call> self(this); }
+    open_calls.Remove();
+  }
 
  private:
   const Method method_;
   Metrics& metrics_;
+  OpenCalls& open_calls_;
   const absl::Time start_ = absl::Now();
 };
 
@@ -42,10 +49,12 @@ class Call : public grpc::ServerUnaryReactor {
 template <typename Request, typename Response>
 class EngineCall : public Call, public EngineRequest {
  public:
-  EngineCall(Method method, Metrics& metrics,
+  EngineCall(Method method, Metrics& metrics, OpenCalls& open_calls,
              grpc::CallbackServerContext* context, const Request* request,
              Response* response)
-      : Call(method, metrics), request_(*request), response_(*response) {
+      : Call(method, metrics, open_calls),
+        request_(*request),
+        response_(*response) {
     deadline = absl::FromChrono(context->deadline());
   }
 
@@ -173,12 +182,31 @@ class RouteCall final : public EngineCall<v1::RouteRequest, v1::RouteResponse> {
 
 }  // namespace
 
+void OpenCalls::Add() {
+  absl::MutexLock lock(&mutex_);
+  ++count_;
+}
+
+void OpenCalls::Remove() {
+  absl::MutexLock lock(&mutex_);
+  --count_;
+}
+
+void OpenCalls::WaitUntilNone(absl::Time deadline) {
+  const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return count_ == 0;
+  };
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
+}
+
 grpc::ServerUnaryReactor* MoeServiceImpl::Forward(
     grpc::CallbackServerContext* context, const v1::ForwardRequest* request,
     v1::ForwardResponse* response) {
-  auto* call = std::make_unique<ForwardCall>(Method::kForward, metrics_,
-                                             context, request, response)
-                   .release();  // owns itself until OnDone
+  auto* call =
+      std::make_unique<ForwardCall>(Method::kForward, metrics_, open_calls_,
+                                    context, request, response)
+          .release();  // owns itself until OnDone
   call->Start(engine_, call->PrepareForward(registry_, limits_));
   return call;
 }
@@ -186,9 +214,10 @@ grpc::ServerUnaryReactor* MoeServiceImpl::Forward(
 grpc::ServerUnaryReactor* MoeServiceImpl::Route(
     grpc::CallbackServerContext* context, const v1::RouteRequest* request,
     v1::RouteResponse* response) {
-  auto* call = std::make_unique<RouteCall>(Method::kRoute, metrics_, context,
-                                           request, response)
-                   .release();  // owns itself until OnDone
+  auto* call =
+      std::make_unique<RouteCall>(Method::kRoute, metrics_, open_calls_,
+                                  context, request, response)
+          .release();  // owns itself until OnDone
   call->Start(engine_, call->PrepareRoute(registry_, limits_));
   return call;
 }
@@ -197,7 +226,9 @@ grpc::ServerUnaryReactor* MoeServiceImpl::ListModels(
     grpc::CallbackServerContext* /*context*/,
     const v1::ListModelsRequest* /*request*/,
     v1::ListModelsResponse* response) {
-  auto* call = std::make_unique<Call>(Method::kListModels, metrics_).release();
+  auto* call =
+      std::make_unique<Call>(Method::kListModels, metrics_, open_calls_)
+          .release();
   for (const auto& model : registry_.List()) {
     Describe(*model, *response->add_models());
   }
@@ -208,7 +239,8 @@ grpc::ServerUnaryReactor* MoeServiceImpl::ListModels(
 grpc::ServerUnaryReactor* MoeServiceImpl::GetModel(
     grpc::CallbackServerContext* /*context*/,
     const v1::GetModelRequest* request, v1::ModelInfo* response) {
-  auto* call = std::make_unique<Call>(Method::kGetModel, metrics_).release();
+  auto* call = std::make_unique<Call>(Method::kGetModel, metrics_, open_calls_)
+                   .release();
   const auto model = registry_.Find(request->model());
   if (model.ok()) Describe(**model, *response);
   call->Answer(model.status());

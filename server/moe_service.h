@@ -5,6 +5,9 @@
 
 #include <cstdint>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "moe/v1/moe.grpc.pb.h"
 #include "server/engine.h"
 #include "server/metrics.h"
@@ -15,6 +18,19 @@ namespace moe {
 struct ServiceLimits {
   int64_t max_message_bytes = 0;
   int64_t max_request_tokens = 0;
+};
+
+// Calls from their arrival until their answer has been sent. Thread-safe.
+class OpenCalls {
+ public:
+  void Add();
+  void Remove();
+  // Returns once there is none, at `deadline` the latest.
+  void WaitUntilNone(absl::Time deadline);
+
+ private:
+  absl::Mutex mutex_;
+  int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // Thread-safe.
@@ -42,6 +58,8 @@ class MoeServiceImpl final : public v1::MoeService::CallbackService {
                                      const v1::GetModelRequest* request,
                                      v1::ModelInfo* response) override;
 
+  OpenCalls& open_calls() { return open_calls_; }
+
  private:
   void Describe(const ServedModel& model, v1::ModelInfo& info) const;
 
@@ -49,6 +67,7 @@ class MoeServiceImpl final : public v1::MoeService::CallbackService {
   const ModelRegistry& registry_;
   Engine& engine_;
   Metrics& metrics_;
+  OpenCalls open_calls_;
 };
 
 }  // namespace moe

@@ -26,6 +26,11 @@ namespace {
 // Service names that health answers for; "" is the whole server.
 constexpr const char* kHealthNames[] = {"", "moe.v1.MoeService"};
 
+// gRPC answers CANCELLED to calls that arrive while it shuts down. Callers
+// whose last answer has just left get this long to call again and be told
+// UNAVAILABLE, which sends them elsewhere.
+constexpr absl::Duration kTurnAwayTime = absl::Milliseconds(100);
+
 // Models below a repository folder, by name.
 absl::StatusOr<std::vector<ModelSource>> ListRepository(
     const std::string& folder) {
@@ -221,9 +226,13 @@ void Server::Drain() {
   LogInfo("draining: health is NOT_SERVING");
   SetServing(false);
   absl::SleepFor(options_.drain_delay);
+  const absl::Time deadline = absl::Now() + options_.drain_timeout;
   engine_.BeginDrain();
-  grpc_server_->Shutdown(
-      absl::ToChronoTime(absl::Now() + options_.drain_timeout));
+  service_.open_calls().WaitUntilNone(deadline);
+  absl::SleepFor(std::min(kTurnAwayTime, deadline - absl::Now()));
+  service_.open_calls().WaitUntilNone(deadline);
+  // What is still open has no end of its own, such as Watch of health.
+  grpc_server_->Shutdown(absl::ToChronoTime(absl::Now()));
   LogInfo("drained");
 }
 
