@@ -19,6 +19,7 @@
 #include "server/load_progress.h"
 #include "server/logging.h"
 #include "server/version.h"
+#include "server/warm_up.h"
 
 namespace moe {
 namespace {
@@ -70,7 +71,10 @@ Server::Server(const ServerOptions& options)
       cpu_limits_(DetectCpuLimits()),
       executor_(ComputeThreads(options, cpu_limits_)),
       expert_workspace_(&executor_),
-      engine_({.max_queue_tokens = options.max_queue_tokens,
+      engine_({.batching = {.max_batch_tokens = options.max_batch_tokens,
+                            .max_queue_delay = absl::ToChronoNanoseconds(
+                                options.max_queue_delay),
+                            .max_queue_tokens = options.max_queue_tokens},
                .max_queue_bytes = options.max_queue_bytes},
               &executor_, &metrics_),
       service_({.max_message_bytes = options.max_message_bytes,
@@ -164,8 +168,8 @@ absl::Status Server::LoadModels() {
   if (options_.demo) {
     const absl::Time start = absl::Now();
     auto demo = MakeDemoModel(executor_, &expert_workspace_);
-    Publish("demo", std::move(demo),
-            absl::ToDoubleSeconds(absl::Now() - start));
+    MOE_RETURN_IF_ERROR(Publish("demo", std::move(demo),
+                                absl::ToDoubleSeconds(absl::Now() - start)));
   }
   for (const ModelSource& model : models) {
     if (absl::Status status = LoadFrom(model); !status.ok()) {
@@ -189,13 +193,13 @@ absl::Status Server::LoadFrom(const ModelSource& source) {
           executor_, &expert_workspace_,
           [&](const LoadProgress& progress) { reporter.Report(progress); }));
   reporter.Done(model->weights_bytes());
-  Publish(source.name, std::move(model),
-          absl::ToDoubleSeconds(absl::Now() - start));
-  return absl::OkStatus();
+  return Publish(source.name, std::move(model),
+                 absl::ToDoubleSeconds(absl::Now() - start));
 }
 
-void Server::Publish(const std::string& name, std::unique_ptr<Model> model,
-                     double load_seconds) {
+absl::Status Server::Publish(const std::string& name,
+                             std::unique_ptr<Model> model,
+                             double load_seconds) {
   metrics_.SetModel(name, model->weights_bytes(), load_seconds);
   auto served = std::make_shared<ServedModel>();
   served->name = name;
@@ -205,7 +209,9 @@ void Server::Publish(const std::string& name, std::unique_ptr<Model> model,
         metrics_.AddLayer(name, layer.index, layer.ffn->num_experts()));
   }
   served->model = std::move(model);
+  MOE_RETURN_IF_ERROR(WarmUp(served, engine_));
   registry_.Publish(std::move(served));
+  return absl::OkStatus();
 }
 
 void Server::Drain() {
@@ -213,8 +219,12 @@ void Server::Drain() {
   SetServing(false);
   absl::SleepFor(options_.drain_delay);
   engine_.BeginDrain();
-  grpc_server_->Shutdown(
-      absl::ToChronoTime(absl::Now() + options_.drain_timeout));
+  service_.BeginDrain();
+  if (!service_.WaitUntilIdle(options_.drain_timeout)) {
+    LogWarning("--drain_timeout is over: ending what is not answered");
+  }
+  // What is left are health watches, which never end by themselves.
+  grpc_server_->Shutdown(absl::ToChronoTime(absl::Now()));
   LogInfo("drained");
 }
 
