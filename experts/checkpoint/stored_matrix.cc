@@ -79,23 +79,24 @@ const std::array<float, 16>& NibbleValues(StoredCoding coding) {
   return coding == StoredCoding::kMxfp4 ? mxfp4 : int4;
 }
 
-// Nibbles one after the other, the first one at index `first` from `source`.
-void WidenNibbles(const std::array<float, 16>& values, const uint8_t* source,
-                  int64_t first, absl::Span<float> out) {
+// out[i] = convert(nibble at index first + i), the nibbles one after the other.
+template <typename T, typename Convert>
+void ReadNibbles(const uint8_t* source, int64_t first, absl::Span<T> out,
+                 Convert convert) {
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t nibble = first + static_cast<int64_t>(i);
-    out[i] = values[(source[nibble / 2] >> (nibble % 2 * 4)) & 0xf];
+    out[i] = convert((source[nibble / 2] >> (nibble % 2 * 4)) & 0xf);
   }
 }
 
-// As WidenNibbles, with the groups of eight nibbles `stride` nibbles apart.
-void WidenGroupedNibbles(const std::array<float, 16>& values,
-                         const uint8_t* source, int64_t first, int64_t stride,
-                         absl::Span<float> out) {
+// As ReadNibbles, with the groups of eight nibbles `stride` nibbles apart.
+template <typename T, typename Convert>
+void ReadGroupedNibbles(const uint8_t* source, int64_t first, int64_t stride,
+                        absl::Span<T> out, Convert convert) {
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t index = first + static_cast<int64_t>(i);
     const int64_t nibble = index / 8 * stride + index % 8;
-    out[i] = values[(source[nibble / 2] >> (nibble % 2 * 4)) & 0xf];
+    out[i] = convert((source[nibble / 2] >> (nibble % 2 * 4)) & 0xf);
   }
 }
 
@@ -113,16 +114,20 @@ void StoredMatrix::Read(int64_t row, int64_t col, absl::Span<float> out) const {
   if (!HasNibbles(coding)) {
     const int64_t first = row * row_stride + col * col_stride;
     WidenElements(dtype, data + first * DTypeBytes(dtype), col_stride, out);
-  } else if (coding == StoredCoding::kGptq4) {
-    WidenGroupedNibbles(NibbleValues(coding), data + row * row_stride / 2, col,
-                        col_stride, out);
   } else {
-    WidenNibbles(NibbleValues(coding), data + row * row_stride / 2, col, out);
+    const auto value = [&values = NibbleValues(coding)](int code) {
+      return values[static_cast<size_t>(code)];
+    };
+    const uint8_t* source = data + row * row_stride / 2;
+    if (coding == StoredCoding::kGptq4) {
+      ReadGroupedNibbles(source, col, col_stride, out, value);
+    } else {
+      ReadNibbles(source, col, out, value);
+    }
   }
   if (coding == StoredCoding::kPlain) return;
 
   // One scale at a time, over the columns that share it.
-  const int64_t scale_row = scale_rows.Number(row) * scale_rows.stride;
   for (int64_t begin = 0; begin < count;) {
     const int64_t number = scale_cols.Number(col + begin);
     int64_t end = count;
@@ -133,13 +138,37 @@ void StoredMatrix::Read(int64_t row, int64_t col, absl::Span<float> out) const {
                            scale_cols.step;
       end = std::min(count, next - col);
     }
-    const int64_t index = scale_row + number * scale_cols.stride;
-    float scale = 0;
-    WidenElements(scale_dtype, scales + index * DTypeBytes(scale_dtype), 1,
-                  absl::MakeSpan(&scale, 1));
+    const float scale = Scale(row, col + begin);
     for (int64_t i = begin; i < end; ++i) out[i] *= scale;
     begin = end;
   }
+}
+
+void StoredMatrix::ReadCodes(int64_t row, int64_t col,
+                             absl::Span<uint8_t> out) const {
+  MOE_DCHECK(coding != StoredCoding::kPlain);
+  MOE_DCHECK(row >= 0 && row < rows && col >= 0 &&
+             col + static_cast<int64_t>(out.size()) <= cols);
+  const auto code = [](int nibble) { return static_cast<uint8_t>(nibble); };
+  if (coding == StoredCoding::kScaled) {
+    const uint8_t* source = data + row * row_stride + col * col_stride;
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = source[static_cast<int64_t>(i) * col_stride];
+    }
+  } else if (coding == StoredCoding::kGptq4) {
+    ReadGroupedNibbles(data + row * row_stride / 2, col, col_stride, out, code);
+  } else {
+    ReadNibbles(data + row * row_stride / 2, col, out, code);
+  }
+}
+
+float StoredMatrix::Scale(int64_t row, int64_t col) const {
+  const int64_t index = scale_rows.Number(row) * scale_rows.stride +
+                        scale_cols.Number(col) * scale_cols.stride;
+  float scale = 0;
+  WidenElements(scale_dtype, scales + index * DTypeBytes(scale_dtype), 1,
+                absl::MakeSpan(&scale, 1));
+  return scale;
 }
 
 StoredMatrix StoredMatrix::Rows(int64_t first, int64_t count,

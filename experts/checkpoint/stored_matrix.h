@@ -69,6 +69,12 @@ struct StoredMatrix {
   // Requires: the range lies in the matrix.
   void Read(int64_t row, int64_t col, absl::Span<float> out) const;
 
+  // The codes behind Read, one a byte: E4M3, or nibbles. Requires: not kPlain;
+  // the range lies in the matrix.
+  void ReadCodes(int64_t row, int64_t col, absl::Span<uint8_t> out) const;
+  // What the code of an element is multiplied by. Requires: not kPlain.
+  float Scale(int64_t row, int64_t col) const;
+
   // Rows first, first + step, ... of this matrix: a half of concatenated
   // projections (step 1), one of interleaved ones (step 2), or an expert of a
   // flat [experts * rows, cols] tensor.

@@ -62,13 +62,9 @@ int64_t ExpertRunner::Strips::Begin(int64_t strip) const {
   return first_row + strip * short_rows + std::min(strip, long_strips);
 }
 
-ExpertRunner::ExpertRunner(const Kernels& kernels, const ExpertSpec& spec,
-                           int num_threads)
+ExpertRunner::ExpertRunner(const Kernels& kernels, int num_threads)
     : kernels_(kernels),
-      spec_(spec),
       num_threads_(num_threads),
-      padded_d_model_(RoundUp(spec.d_model, kStepAlignment)),
-      padded_d_ff_(RoundUp(spec.d_ff, kStepAlignment)),
       scratch_(num_threads * kScratchFloats) {}
 
 void ExpertRunner::CutRows(absl::Span<const int32_t> offsets) {
@@ -344,9 +340,13 @@ void ExpertRunner::RunDown(const PackedExpert& expert, const Task& task,
   }
 }
 
-void ExpertRunner::Run(absl::Span<const PackedExpert> experts,
+void ExpertRunner::Run(const ExpertSpec& spec,
+                       absl::Span<const PackedExpert> experts,
                        const ExpertBatch& batch, ParallelFor parallel_for,
                        Matrix out) {
+  spec_ = spec;
+  padded_d_model_ = RoundUp(spec.d_model, kStepAlignment);
+  padded_d_ff_ = RoundUp(spec.d_ff, kStepAlignment);
   MOE_DCHECK(experts.size() + 1 == batch.offsets.size());
   MOE_DCHECK(batch.hidden_states.cols() == spec_.d_model);
   if (experts.empty()) return;
@@ -380,6 +380,37 @@ void ExpertRunner::Run(absl::Span<const PackedExpert> experts,
   parallel_for(down_tasks_.first.back(), [&](int64_t index, int worker) {
     const Task task = TaskAt(down_tasks_, down_units, index);
     RunDown(experts[task.expert], task, worker, out);
+  });
+}
+
+void ExpertRunner::Multiply(const PackedMatrix& matrix, const float* bias,
+                            ConstMatrix x, ParallelFor parallel_for,
+                            Matrix out) {
+  MOE_DCHECK(x.cols() == matrix.layout.k && out.cols() == matrix.layout.n);
+  MOE_DCHECK(x.rows() == out.rows());
+  // The second half of an expert, whose inner values are x.
+  spec_.d_model = matrix.layout.n;
+  spec_.d_ff = matrix.layout.k;
+  padded_d_ff_ = RoundUp(spec_.d_ff, kStepAlignment);
+  const int32_t offsets[] = {0, static_cast<int32_t>(x.rows())};
+  inner_.Grow(x.rows() * padded_d_ff_);
+  CutRows(offsets);
+  const Strips& strips = strips_.front();
+  parallel_for(CeilDiv(strips.count, kBlockStrips), [&](int64_t block, int) {
+    const int64_t end = std::min((block + 1) * kBlockStrips, strips.count);
+    for (int64_t s = block * kBlockStrips; s < end; ++s) {
+      const int64_t begin = strips.Begin(s);
+      const float* rows[kMaxStripRows];
+      for (int64_t r = 0; r < strips.Rows(s); ++r) rows[r] = x.Row(begin + r);
+      InterleaveRows(rows, /*scales=*/nullptr, strips.Rows(s), spec_.d_ff,
+                     padded_d_ff_, inner_.data() + begin * padded_d_ff_);
+    }
+  });
+  const int64_t units = CeilDiv(matrix.panels, kUnitPanels);
+  CutTasks(units, down_tasks_);
+  const PackedExpert expert{.up = {}, .down = matrix, .down_bias = bias};
+  parallel_for(down_tasks_.first.back(), [&](int64_t index, int worker) {
+    RunDown(expert, TaskAt(down_tasks_, units, index), worker, out);
   });
 }
 

@@ -39,7 +39,7 @@ class DemoModelTest : public ::testing::Test {
 
   Executor executor_{2};
   ExpertWorkspace expert_workspace_{&executor_};
-  LayerWorkspace workspace_{&executor_};
+  LayerWorkspace workspace_{&expert_workspace_};
   std::unique_ptr<Model> model_ = MakeDemoModel(executor_, &expert_workspace_);
 };
 

@@ -15,7 +15,8 @@ std::vector<float> Logits(const Gate& gate, ConstMatrix hidden_states,
   Executor executor(num_threads);
   std::vector<float> logits(
       static_cast<size_t>(hidden_states.rows() * gate.outputs()), -7.0F);
-  gate.Forward(hidden_states, executor,
+  ExpertWorkspace workspace(&executor);
+  gate.Forward(hidden_states, workspace,
                Matrix(logits.data(), hidden_states.rows(), gate.outputs()));
   return logits;
 }

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "experts/base/matrix_view.h"
 #include "experts/expert_spec.h"
-#include "experts/local_expert_shard.h"
+#include "experts/stored_expert.h"
 #include "gtest/gtest.h"
 
 namespace moe {
@@ -40,21 +40,9 @@ std::vector<Bounded> RunReferenceExpert(const ExpertSpec& spec,
                                         const ReferenceExpert& expert,
                                         absl::Span<const Bounded> x);
 
-// Offers reference experts to a shard.
-class ReferenceExpertSource final : public ExpertSource {
- public:
-  ReferenceExpertSource(const ExpertSpec& spec,
-                        absl::Span<const ReferenceExpert> experts)
-      : spec_(spec), experts_(experts) {}
-  void ReadRow(int64_t expert, Projection projection, int64_t row,
-               absl::Span<float> out) const override;
-  void ReadBias(int64_t expert, Projection projection,
-                absl::Span<float> out) const override;
-
- private:
-  ExpertSpec spec_;
-  absl::Span<const ReferenceExpert> experts_;
-};
+// The experts as a shard takes them; they point into `experts`.
+std::vector<StoredExpert> StoreExperts(
+    const ExpertSpec& spec, absl::Span<const ReferenceExpert> experts);
 
 // A layer: routed experts, identity experts after them, and a shared one.
 struct ReferenceMoe {
