@@ -48,29 +48,31 @@ LocalExpertShard::LocalExpertShard(const ExpertSpec& spec, int64_t num_experts,
       workspace_(workspace) {}
 
 std::unique_ptr<LocalExpertShard> LocalExpertShard::Load(
-    const ExpertSpec& spec, int64_t num_experts, WeightFormat format,
-    const ExpertSource& source, Executor& executor,
-    ExpertWorkspace* workspace) {
+    const ExpertSpec& spec, absl::Span<const StoredExpert> experts,
+    WeightFormat format, Executor& executor, ExpertWorkspace* workspace) {
   MOE_CHECK(format == WeightFormat::kAuto || format == WeightFormat::kF32);
+  const auto num_experts = static_cast<int64_t>(experts.size());
   auto shard = std::unique_ptr<LocalExpertShard>(
       new LocalExpertShard(spec, num_experts, workspace));
   executor.ParallelFor(num_experts, [&](int64_t e, int) {
+    const StoredExpert& stored = experts[static_cast<size_t>(e)];
     Expert& expert = shard->experts_[static_cast<size_t>(e)];
     for (int p = 0; p < kNumProjections; ++p) {
       const auto projection = static_cast<Projection>(p);
       if (projection == Projection::kGate && !spec.gated) continue;
       const auto [rows, cols] = Shape(spec, projection);
+      const StoredMatrix& from = stored.Weights(projection);
+      MOE_CHECK(from.rows == rows && from.cols == cols);
       float* weights = expert.weights[p].Grow(rows * cols);
       for (int64_t r = 0; r < rows; ++r) {
-        source.ReadRow(
-            e, projection, r,
+        from.Read(
+            r, 0,
             absl::MakeSpan(weights + r * cols, static_cast<size_t>(cols)));
       }
-      if (spec.has_bias) {
-        source.ReadBias(e, projection,
-                        absl::MakeSpan(expert.biases[p].Grow(rows),
-                                       static_cast<size_t>(rows)));
-      }
+      if (!spec.has_bias) continue;
+      const absl::Span<const float> bias = stored.Bias(projection);
+      MOE_CHECK(static_cast<int64_t>(bias.size()) == rows);
+      std::copy(bias.begin(), bias.end(), expert.biases[p].Grow(rows));
     }
   });
   return shard;

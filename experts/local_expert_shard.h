@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
+#include "experts/checkpoint/stored_matrix.h"
 #include "experts/executor.h"
 #include "experts/expert_shard.h"
 #include "experts/weight_format.h"
@@ -18,20 +20,21 @@ namespace moe {
 enum class Projection : uint8_t { kGate, kUp, kDown };
 inline constexpr int kNumProjections = 3;
 
-// Where the weights of a shard come from: a checkpoint, or a generator.
-class ExpertSource {
- public:
-  virtual ~ExpertSource() = default;
+// The parameters of one expert as they are stored: in a checkpoint, or made up.
+// Whatever packs them sees their coding, and may carry it over or widen it.
+struct StoredExpert {
+  // By Projection, [out, in]; the memory must outlive the expert. Classic
+  // experts leave gate_proj empty.
+  std::array<StoredMatrix, kNumProjections> weights;
+  // By Projection, [out]; empty in experts without biases.
+  std::array<std::vector<float>, kNumProjections> biases;
 
-  // Widens row `row` of a projection of an expert to float.
-  // out: [d_model] of gate_proj and up_proj, [d_ff] of down_proj.
-  // Thread-safe.
-  virtual void ReadRow(int64_t expert, Projection projection, int64_t row,
-                       absl::Span<float> out) const = 0;
-  // The bias of a projection: [d_ff], or [d_model] for down_proj.
-  // Called only if the spec has biases. Thread-safe.
-  virtual void ReadBias(int64_t expert, Projection projection,
-                        absl::Span<float> out) const = 0;
+  const StoredMatrix& Weights(Projection projection) const {
+    return weights[static_cast<size_t>(projection)];
+  }
+  absl::Span<const float> Bias(Projection projection) const {
+    return biases[static_cast<size_t>(projection)];
+  }
 };
 
 // Scratch memory of the experts of one batch in flight; shared by all shards
@@ -62,13 +65,12 @@ class ExpertWorkspace {
 class LocalExpertShard final : public ExpertShard {
  public:
   // Reads and packs the weights of all experts, on the threads of `executor`.
-  // `workspace` must outlive the shard.
-  static std::unique_ptr<LocalExpertShard> Load(const ExpertSpec& spec,
-                                                int64_t num_experts,
-                                                WeightFormat format,
-                                                const ExpertSource& source,
-                                                Executor& executor,
-                                                ExpertWorkspace* workspace);
+  //
+  // experts:   needed during the call only. Requires: shapes that fit `spec`.
+  // workspace: must outlive the shard.
+  static std::unique_ptr<LocalExpertShard> Load(
+      const ExpertSpec& spec, absl::Span<const StoredExpert> experts,
+      WeightFormat format, Executor& executor, ExpertWorkspace* workspace);
 
   const ExpertSpec& spec() const override { return spec_; }
   int64_t num_experts() const override {

@@ -1,4 +1,5 @@
-// The router's linear map, always in float32.
+// The small linear maps around the experts, always in float32: the router's
+// gate, the gate of a shared expert, latent projections.
 
 #pragma once
 

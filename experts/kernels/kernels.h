@@ -30,11 +30,12 @@ inline constexpr int kMaxPanelsAtOnce = 4;
 struct MulArgs {
   const uint8_t* panels = nullptr;  // first of the adjacent packed panels
   int64_t panel_stride = 0;         // bytes between them
-  int64_t k_begin = 0;              // multiple of 512, or of the group
-  int64_t k_end = 0;                // multiple of 8, or the end of the matrix
+  int64_t k_begin = 0;              // multiple of 128
+  int64_t k_end = 0;         // multiple of 128, or the end of the last line
   const float* a = nullptr;  // [k rounded up to 8][rows], padded with zeros
   float* tile = nullptr;     // [panels][rows][16]
   int64_t group = 0;         // as in PackedLayout; 0 = no scales
+  int64_t block = 0;
   DType scale_dtype = DType::kF32;
   // What to fetch into the cache meanwhile. Formats other than f32: with every
   // line, the one this many bytes further on. f32: from `next` on, stepping by
@@ -46,12 +47,15 @@ struct MulArgs {
 };
 using MulFn = void (*)(const MulArgs& args);
 
-// Widens steps [k_begin, k_end) of a panel to floats [k_end - k_begin][16].
+// Widens the codes of steps [k_begin, k_end) of a panel to floats [steps][16];
+// for formats with scales, each block is preceded by a line of its scales,
+// [16].
 struct UnpackArgs {
   const uint8_t* panel = nullptr;
   int64_t k_begin = 0;  // as in MulArgs
   int64_t k_end = 0;
   int64_t group = 0;
+  int64_t block = 0;
   DType scale_dtype = DType::kF32;
   float* out = nullptr;
 };
@@ -74,6 +78,7 @@ struct Kernels {
   // There is always one for a single panel if rows <= (format is f32 ? max_rows
   // : fused_rows).
   MulFn mul[8][kMaxStripRows + 1][3] = {};
+  MulFn mul_unpacked[kMaxStripRows + 1][3] = {};  // on what `unpack` wrote
   UnpackFn unpack[8] = {};
   ActivateFn activate = nullptr;
   // For MeasureMachine. fma: chains of FMA in registers, flops_per_step each

@@ -66,6 +66,7 @@ struct F32Format {
   static constexpr WeightFormat kFormat = WeightFormat::kF32;
   static constexpr int kSteps = 1;
   static constexpr bool kScaled = false;
+  static constexpr bool kUnpacked = true;
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
     return hn::LoadU(DF(),
@@ -73,10 +74,18 @@ struct F32Format {
   }
 };
 
+// What Unpack makes of formats with scales: a line of f32 scales per block,
+// then a line of f32 codes per step.
+struct UnpackedFormat : F32Format {
+  static constexpr bool kScaled = true;
+  static constexpr float kCodeScale = 1.0F;
+};
+
 struct BF16Format {
   static constexpr WeightFormat kFormat = WeightFormat::kBF16;
   static constexpr int kSteps = 2;
   static constexpr bool kScaled = false;
+  static constexpr bool kUnpacked = false;
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
     const DU du;
@@ -94,6 +103,7 @@ struct F16Format {
   static constexpr WeightFormat kFormat = WeightFormat::kF16;
   static constexpr int kSteps = 2;
   static constexpr bool kScaled = false;
+  static constexpr bool kUnpacked = false;
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
     const hn::Rebind<uint16_t, DF> du16;
@@ -109,6 +119,7 @@ struct Int8Format {
   static constexpr WeightFormat kFormat = WeightFormat::kInt8;
   static constexpr int kSteps = 4;
   static constexpr bool kScaled = true;
+  static constexpr bool kUnpacked = false;
   static constexpr float kCodeScale = 1.0F;
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
@@ -127,6 +138,7 @@ struct Fp8Format {
   static constexpr WeightFormat kFormat = WeightFormat::kFp8;
   static constexpr int kSteps = 4;
   static constexpr bool kScaled = true;
+  static constexpr bool kUnpacked = false;
   static constexpr float kCodeScale = 0x1p-8F;
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
@@ -164,27 +176,28 @@ HWY_INLINE VF LookUpNibble(const uint8_t* line, const float* table) {
 }
 #endif
 
+// A nibble among the mantissa bits of 2^e is a float without conversion, in
+// place for the four steps in the lower half of the word. In Zen 4 and its kin
+// this takes the adders, which are idle, where a table lookup takes the
+// multipliers.
 struct Int4Format {
   static constexpr WeightFormat kFormat = WeightFormat::kInt4;
   static constexpr int kSteps = 8;
   static constexpr bool kScaled = true;
+  static constexpr bool kUnpacked = false;
   static constexpr float kCodeScale = 1.0F;
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-    alignas(64) static constexpr float kValues[16] = {
-        -8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-    return LookUpNibble<step, vector>(line, kValues);
-#else
-    // As the last mantissa bits of 2^23 the nibble is a float without
-    // conversion.
     const DU du;
-    VU nibbles = NibbleAtBottom<step, vector>(line);
-    if constexpr (step < 7) nibbles = hn::And(nibbles, hn::Set(du, 0xfU));
-    const VF shifted =
-        hn::BitCast(DF(), hn::Or(nibbles, hn::Set(du, 0x4b000000U)));
-    return hn::Sub(shifted, hn::Set(DF(), 0x1p23F + 8.0F));
-#endif
+    constexpr int kShift = step % 4 * 4;
+    constexpr uint32_t kExponent = 23 - kShift;
+    constexpr float kPower = static_cast<float>(1U << kExponent);
+    VU words = hn::LoadU(
+        du, reinterpret_cast<const uint32_t*>(line) + vector * kLanes);
+    if constexpr (step >= 4) words = hn::ShiftRight<16>(words);
+    const VU bits = hn::OrAnd(hn::Set(du, (127 + kExponent) << 23), words,
+                              hn::Set(du, 0xfU << kShift));
+    return hn::Sub(hn::BitCast(DF(), bits), hn::Set(DF(), kPower + 8.0F));
   }
 };
 
@@ -192,6 +205,7 @@ struct Mxfp4Format {
   static constexpr WeightFormat kFormat = WeightFormat::kMxfp4;
   static constexpr int kSteps = 8;
   static constexpr bool kScaled = true;
+  static constexpr bool kUnpacked = false;
   static constexpr float kCodeScale = 1.0F;
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
@@ -301,14 +315,8 @@ struct Mul {
   };
 
   template <int step, int w>
-  static HWY_INLINE VF Weight(Panels lines, const VF (&scales)[kWide]) {
-    const VF code =
-        Format::template Get<step, w % kVectors>(lines[w / kVectors]);
-    if constexpr (Format::kScaled) {
-      return hn::Mul(code, scales[w]);
-    } else {
-      return code;
-    }
+  static HWY_INLINE VF Weight(Panels lines) {
+    return Format::template Get<step, w % kVectors>(lines[w / kVectors]);
   }
 
   template <int w, int... r>
@@ -318,11 +326,11 @@ struct Mul {
      ...);
   }
   template <int step, int... w, int... r>
-  static HWY_INLINE void StepByColumn(Panels lines, const VF (&scales)[kWide],
-                                      const float* a, VF (&sums)[kSums],
-                                      Indices<w...>, Indices<r...> rows) {
+  static HWY_INLINE void StepByColumn(Panels lines, const float* a,
+                                      VF (&sums)[kSums], Indices<w...>,
+                                      Indices<r...> rows) {
     const VF broadcast[kR] = {hn::Set(DF(), a[step * kR + r])...};
-    (AddColumn<w>(Weight<step, w>(lines, scales), broadcast, sums, rows), ...);
+    (AddColumn<w>(Weight<step, w>(lines), broadcast, sums, rows), ...);
   }
 
   template <int r, int... w>
@@ -332,21 +340,20 @@ struct Mul {
      ...);
   }
   template <int step, int... w, int... r>
-  static HWY_INLINE void StepByRow(Panels lines, const VF (&scales)[kWide],
-                                   const float* a, VF (&sums)[kSums],
-                                   Indices<w...> wide, Indices<r...>) {
-    const VF weights[kWide] = {Weight<step, w>(lines, scales)...};
+  static HWY_INLINE void StepByRow(Panels lines, const float* a,
+                                   VF (&sums)[kSums], Indices<w...> wide,
+                                   Indices<r...>) {
+    const VF weights[kWide] = {Weight<step, w>(lines)...};
     (AddRow<r>(hn::Set(DF(), a[step * kR + r]), weights, sums, wide), ...);
   }
 
   template <int... step>
-  static HWY_INLINE void Line(Panels lines, const VF (&scales)[kWide],
-                              const float* a, VF (&sums)[kSums],
+  static HWY_INLINE void Line(Panels lines, const float* a, VF (&sums)[kSums],
                               Indices<step...>) {
     if constexpr (kR <= 2) {
-      (StepByColumn<step>(lines, scales, a, sums, Wide(), Rows()), ...);
+      (StepByColumn<step>(lines, a, sums, Wide(), Rows()), ...);
     } else {
-      (StepByRow<step>(lines, scales, a, sums, Wide(), Rows()), ...);
+      (StepByRow<step>(lines, a, sums, Wide(), Rows()), ...);
     }
   }
 
@@ -377,6 +384,19 @@ struct Mul {
                                    Indices<i...>) {
     (hn::StoreU(sums[i], DF(), tile + TileOffset(i)), ...);
   }
+  template <int... i>
+  static HWY_INLINE void ClearSums(VF (&sums)[kSums], Indices<i...>) {
+    ((sums[i] = (static_cast<void>(i), hn::Zero(DF()))), ...);
+  }
+  template <int... i>
+  static HWY_INLINE void AddScaledSums(const VF (&sums)[kSums],
+                                       const VF (&scales)[kWide], float* tile,
+                                       Indices<i...>) {
+    (hn::StoreU(hn::MulAdd(sums[i], scales[i % kWide],
+                           hn::LoadU(DF(), tile + TileOffset(i))),
+                DF(), tile + TileOffset(i)),
+     ...);
+  }
   // Where sum i lies in tile[panel][row][column].
   static constexpr int TileOffset(int i) {
     const int row = i / kWide;
@@ -385,54 +405,63 @@ struct Mul {
     return (panel * kR + row) * static_cast<int>(kPanelWidth) + vector * kLanes;
   }
 
-  static void Run(const MulArgs& args) {
+  // Adds `count` lines to the sums and steps over them.
+  static HWY_INLINE void Lines(int64_t count, Panels& lines, Panels& next,
+                               const MulArgs& args, const float*& a,
+                               VF (&sums)[kSums]) {
     using Steps = std::make_integer_sequence<int, Format::kSteps>;
     using PanelIndices = std::make_integer_sequence<int, kN>;
-    VF sums[kSums];
-    VF scales[kWide] = {};
-    LoadSums(args.tile, sums, Sums());
-    const float* a = args.a + args.k_begin * kR;
-    Panels lines{args.panels, args.panel_stride};
-    if constexpr (Format::kScaled) {
-      const int64_t scale_bytes = kPanelWidth * DTypeBytes(args.scale_dtype);
-      const int64_t number = args.k_begin / args.group;
-      lines.first +=
-          number * scale_bytes + args.k_begin / Format::kSteps * kLineBytes;
-      for (int64_t k = number * args.group; k < args.k_end; k += args.group) {
-        // A cut of k may begin or end inside a group.
-        const int64_t begin = std::max(k, args.k_begin);
-        const int64_t end = std::min(k + args.group, args.k_end);
-        const int64_t skipped = (begin - k) / Format::kSteps * kLineBytes;
-        LoadAllScales(args.scale_dtype, {lines.first - skipped, lines.stride},
-                      scales, Wide());
-        lines.first += scale_bytes;
-        const uint8_t* stop = lines.first + (end - begin + Format::kSteps - 1) /
-                                                Format::kSteps * kLineBytes;
-        do {
-          Prefetch({lines.first + args.prefetch, lines.stride}, PanelIndices());
-          Line(lines, scales, a, sums, Steps());
-          lines.first += kLineBytes;
-          a += Format::kSteps * kR;
-        } while (lines.first != stop);
+    const uint8_t* stop = lines.first + count * kLineBytes;
+    do {
+      if constexpr (Format::kUnpacked) {
+        Prefetch(next, PanelIndices());
+        next.first += args.next_step;
+      } else {
+        Prefetch({lines.first + args.prefetch, lines.stride}, PanelIndices());
       }
+      Line(lines, a, sums, Steps());
+      lines.first += kLineBytes;
+      a += Format::kSteps * kR;
+    } while (lines.first != stop);
+  }
+
+  static void Run(const MulArgs& args) {
+    const auto lines_of = [](int64_t steps) {
+      return (steps + Format::kSteps - 1) / Format::kSteps;
+    };
+    VF sums[kSums];
+    const float* a = args.a + args.k_begin * kR;
+    Panels next{args.next, args.next_stride};
+    if constexpr (!Format::kScaled) {
+      Panels lines{args.panels + lines_of(args.k_begin) * kLineBytes,
+                   args.panel_stride};
+      LoadSums(args.tile, sums, Sums());
+      Lines(lines_of(args.k_end - args.k_begin), lines, next, args, a, sums);
+      StoreSums(sums, args.tile, Sums());
     } else {
-      lines.first += args.k_begin / Format::kSteps * kLineBytes;
-      [[maybe_unused]] Panels next{args.next, args.next_stride};
-      const uint8_t* stop =
-          lines.first + (args.k_end - args.k_begin + Format::kSteps - 1) /
-                            Format::kSteps * kLineBytes;
-      for (; lines.first != stop; lines.first += kLineBytes) {
-        if constexpr (Format::kFormat == WeightFormat::kF32) {
-          Prefetch(next, PanelIndices());
-          next.first += args.next_step;
-        } else {
-          Prefetch({lines.first + args.prefetch, lines.stride}, PanelIndices());
+      const int64_t scale_bytes = kPanelWidth * DTypeBytes(args.scale_dtype);
+      int64_t group_begin = args.k_begin / args.group * args.group;
+      Panels scales{args.panels + args.k_begin / args.group * scale_bytes +
+                        lines_of(group_begin) * kLineBytes,
+                    args.panel_stride};
+      Panels lines{scales.first + scale_bytes +
+                       lines_of(args.k_begin - group_begin) * kLineBytes,
+                   args.panel_stride};
+      for (int64_t k = args.k_begin; k < args.k_end;) {
+        const int64_t end = std::min(k + args.block, args.k_end);
+        ClearSums(sums, Sums());
+        Lines(lines_of(end - k), lines, next, args, a, sums);
+        VF factors[kWide];
+        LoadAllScales(args.scale_dtype, scales, factors, Wide());
+        AddScaledSums(sums, factors, args.tile, Sums());
+        k = end;
+        if (k == group_begin + args.group) {
+          group_begin = k;
+          scales.first = lines.first;
+          lines.first += scale_bytes;
         }
-        Line(lines, scales, a, sums, Steps());
-        a += Format::kSteps * kR;
       }
     }
-    StoreSums(sums, args.tile, Sums());
   }
 };
 
@@ -440,56 +469,58 @@ struct Mul {
 template <class Format>
 struct Unpack {
   using One = Mul<Format, 1, 1>;
+  using Vectors = typename One::Wide;
 
   template <int step, int... v>
-  static HWY_INLINE void Step(typename One::Panels line,
-                              const VF (&scales)[kVectors], float* out,
-                              Indices<v...>) {
-    (hn::StoreU(One::template Weight<step, v>(line, scales), DF(),
+  static HWY_INLINE void Step(const uint8_t* line, float* out, Indices<v...>) {
+    (hn::StoreU(Format::template Get<step, v>(line), DF(),
                 out + step * kPanelWidth + v * kLanes),
      ...);
   }
   template <int... step>
-  static HWY_INLINE void Line(typename One::Panels line,
-                              const VF (&scales)[kVectors], float* out,
+  static HWY_INLINE void Line(const uint8_t* line, float* out,
                               Indices<step...>) {
-    (Step<step>(line, scales, out, typename One::Wide()), ...);
+    (Step<step>(line, out, Vectors()), ...);
+  }
+  template <int... v>
+  static HWY_INLINE void StoreScales(const VF (&scales)[kVectors], float* out,
+                                     Indices<v...>) {
+    (hn::StoreU(scales[v], DF(), out + v * kLanes), ...);
   }
 
   static void Run(const UnpackArgs& args) {
     using Steps = std::make_integer_sequence<int, Format::kSteps>;
-    VF scales[kVectors] = {};
-    typename One::Panels lines{args.panel, 0};
     float* out = args.out;
-    const int64_t group = Format::kScaled ? args.group : args.k_end;
-    const int64_t scale_bytes =
-        Format::kScaled ? kPanelWidth * DTypeBytes(args.scale_dtype) : 0;
-    const int64_t number = args.k_begin / group;
-    lines.first +=
-        number * scale_bytes + args.k_begin / Format::kSteps * kLineBytes;
-    for (int64_t k = number * group; k < args.k_end; k += group) {
-      const int64_t begin = std::max(k, args.k_begin);
-      const int64_t end = std::min(k + group, args.k_end);
-      const int64_t skipped = (begin - k) / Format::kSteps * kLineBytes;
-      One::LoadAllScales(args.scale_dtype, {lines.first - skipped, 0}, scales,
-                         typename One::Wide());
-      lines.first += scale_bytes;
-      const uint8_t* stop = lines.first + (end - begin + Format::kSteps - 1) /
-                                              Format::kSteps * kLineBytes;
-      do {
-        hwy::Prefetch(lines.first + kPrefetchDistance);
-        Line(lines, scales, out, Steps());
-        lines.first += kLineBytes;
+    for (int64_t k = args.k_begin; k < args.k_end;) {
+      int64_t end = args.k_end;
+      const uint8_t* line = args.panel + k / Format::kSteps * kLineBytes;
+      if constexpr (Format::kScaled) {
+        end = std::min(k + args.block, end);
+        const int64_t scale_bytes = kPanelWidth * DTypeBytes(args.scale_dtype);
+        const int64_t group = k / args.group;
+        line += (group + 1) * scale_bytes;
+        VF scales[kVectors];
+        One::LoadAllScales(
+            args.scale_dtype,
+            {args.panel + group * scale_bytes +
+                 group * args.group / Format::kSteps * kLineBytes,
+             0},
+            scales, Vectors());
+        StoreScales(scales, out, Vectors());
+        out += kPanelWidth;
+      }
+      for (; k < end; k += Format::kSteps) {
+        Line(line, out, Steps());
+        line += kLineBytes;
         out += Format::kSteps * kPanelWidth;
-      } while (lines.first != stop);
+      }
     }
   }
 };
 
 template <class Format, int kR, int kN>
 constexpr MulFn MulOrNull() {
-  constexpr int kLimit =
-      Format::kFormat == WeightFormat::kF32 ? kRows : kFusedRows;
+  constexpr int kLimit = Format::kUnpacked ? kRows : kFusedRows;
   if constexpr (kR <= kLimit && Fits(kR, kN)) {
     return &Mul<Format, kR, kN>::Run;
   } else {
@@ -503,6 +534,11 @@ void FillRows(MulFn (&table)[kMaxStripRows + 1][3], Indices<i...>) {
     table[i + 1][1] = MulOrNull<Format, i + 1, 2>(),
     table[i + 1][2] = MulOrNull<Format, i + 1, 4>()),
    ...);
+}
+
+inline void FillUnpacked(Kernels& kernels) {
+  FillRows<UnpackedFormat>(kernels.mul_unpacked,
+                           std::make_integer_sequence<int, kMaxStripRows>());
 }
 
 // Enters the kernels of one format.

@@ -14,6 +14,7 @@ void FillFloatFormatsOfTarget(Kernels& kernels) {
   FillFormat<F32Format>(kernels);
   FillFormat<BF16Format>(kernels);
   FillFormat<F16Format>(kernels);
+  FillUnpacked(kernels);
 }
 
 }  // namespace HWY_NAMESPACE

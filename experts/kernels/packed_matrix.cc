@@ -285,6 +285,11 @@ int64_t PackedLayout::steps_per_line() const {
   }
 }
 
+int64_t PackedLayout::block() const {
+  if (group == 0) return 0;
+  return group % 128 == 0 || group >= k ? 128 : group % 64 == 0 ? 64 : 32;
+}
+
 int64_t PackedLayout::groups() const {
   return group > 0 ? (k + group - 1) / group : 0;
 }

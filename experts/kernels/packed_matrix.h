@@ -46,7 +46,10 @@ struct PackedLayout {
 
   bool has_scales() const { return group > 0; }
   int64_t panels() const { return (n + kPanelWidth - 1) / kPanelWidth; }
-  int64_t steps_per_line() const;           // 1, 2, 4 or 8
+  int64_t steps_per_line() const;  // 1, 2, 4 or 8
+  // Steps of k whose codes the kernels sum up before they apply the scale: the
+  // group, or 128 (at most) of it; 0 without scales.
+  int64_t block() const;
   int64_t groups() const;                   // per panel; 0 without scales
   int64_t scale_bytes() const;              // of one group of one panel
   int64_t line_offset(int64_t step) const;  // from the panel's start to the

@@ -25,8 +25,10 @@ constexpr int64_t kReadRows = 4;
 constexpr int64_t kPrefetchBytes = 1024;
 
 constexpr int64_t kTileFloats = kBlockRows * kUnitPanels * kPanelWidth;
-constexpr int64_t kUnpackFloats =
-    kUnitPanels * (kUnpackSteps + kStepAlignment) * kPanelWidth;
+// An unpacked panel, with the scales of the smallest blocks.
+constexpr int64_t kUnpackedPanel =
+    (kUnpackSteps + kUnpackSteps / 32) * kPanelWidth;
+constexpr int64_t kUnpackFloats = kUnitPanels * kUnpackedPanel;
 constexpr int64_t kScratchFloats = kTileFloats + kUnpackFloats;
 
 int64_t RoundUp(int64_t value, int64_t multiple) {
@@ -192,8 +194,10 @@ void ExpertRunner::MulUnit(const PackedMatrix& matrix, const float* bias,
   const bool is_f32 = layout.format == WeightFormat::kF32;
   const bool unpack =
       !is_f32 && (num_strips > 1 || most_rows > kernels_.fused_rows);
-  const auto& muls =
-      kernels_.mul[unpack ? static_cast<int>(WeightFormat::kF32) : format];
+  const auto& muls = !unpack ? kernels_.mul[format]
+                     : layout.has_scales()
+                         ? kernels_.mul_unpacked
+                         : kernels_.mul[static_cast<int>(WeightFormat::kF32)];
 
   for (int64_t p = 0; p < count;) {
     int log_panels = 2;
@@ -209,11 +213,11 @@ void ExpertRunner::MulUnit(const PackedMatrix& matrix, const float* bias,
     args.panels = panels;
     args.panel_stride = panel_bytes;
     args.group = layout.group;
+    args.block = layout.block();
     args.scale_dtype = layout.scale_dtype;
     if (num_strips == 1 && !unpack) {
       // The whole stream in one go; its last part fetches the next panels.
-      const int64_t granule =
-          std::max<int64_t>(layout.group, kStepAlignment * 4);
+      const int64_t granule = std::max<int64_t>(layout.block(), 32);
       const int64_t last_part = RoundUp(
           kPrefetchBytes / kLineBytes * layout.steps_per_line(), granule);
       const int64_t cut =
@@ -241,14 +245,17 @@ void ExpertRunner::MulUnit(const PackedMatrix& matrix, const float* bias,
           from.k_begin = k;
           from.k_end = end;
           from.group = layout.group;
+          from.block = layout.block();
           from.scale_dtype = layout.scale_dtype;
           for (int64_t i = 0; i < at_once; ++i) {
             from.panel = panels + i * panel_bytes;
-            from.out = unpacked + i * kUnpackSteps * kPanelWidth;
+            from.out = unpacked + i * kUnpackedPanel;
             kernels_.unpack[format](from);
           }
           args.panels = reinterpret_cast<const uint8_t*>(unpacked);
-          args.panel_stride = kUnpackSteps * kLineBytes;
+          args.panel_stride = kUnpackedPanel * sizeof(float);
+          args.group = layout.block();
+          args.scale_dtype = DType::kF32;
           args.k_begin = 0;
           args.k_end = end - k;
         } else {
