@@ -1,6 +1,8 @@
 #include "server/model_registry.h"
 
+#include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>

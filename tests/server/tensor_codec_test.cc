@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "experts/base/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
