@@ -1,5 +1,6 @@
 #include "experts/local_expert_shard.h"
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>

@@ -1,6 +1,7 @@
 #include "router/gate.h"
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
