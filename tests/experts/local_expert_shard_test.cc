@@ -90,9 +90,9 @@ class TestShard {
             int num_threads = 1)
       : executor_(num_threads),
         workspace_(&executor_),
-        shard_(LocalExpertShard::Load(
-            spec, static_cast<int64_t>(experts.size()), WeightFormat::kF32,
-            ReferenceExpertSource(spec, experts), executor_, &workspace_)) {}
+        shard_(LocalExpertShard::Load(spec, AsStored(spec, experts),
+                                      WeightFormat::kF32, executor_,
+                                      &workspace_)) {}
 
   std::vector<float> Forward(const TestBatch& batch) {
     std::vector<float> out(
@@ -249,9 +249,8 @@ TEST(LocalExpertShardWorkspaceTest, SeveralShardsShareOne) {
   Executor executor(2);
   ExpertWorkspace workspace(&executor);
   const auto load = [&](const ExpertSpec& spec, const auto& experts) {
-    return LocalExpertShard::Load(
-        spec, static_cast<int64_t>(experts.size()), WeightFormat::kAuto,
-        ReferenceExpertSource(spec, experts), executor, &workspace);
+    return LocalExpertShard::Load(spec, AsStored(spec, experts),
+                                  WeightFormat::kAuto, executor, &workspace);
   };
   const auto first = load(small, small_experts);
   const auto second = load(large, large_experts);

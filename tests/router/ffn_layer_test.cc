@@ -102,9 +102,9 @@ class TestLayer {
  private:
   std::unique_ptr<LocalExpertShard> Load(
       const ExpertSpec& spec, absl::Span<const ReferenceExpert> experts) {
-    return LocalExpertShard::Load(
-        spec, static_cast<int64_t>(experts.size()), WeightFormat::kF32,
-        ReferenceExpertSource(spec, experts), executor_, &expert_workspace_);
+    return LocalExpertShard::Load(spec, AsStored(spec, experts),
+                                  WeightFormat::kF32, executor_,
+                                  &expert_workspace_);
   }
 
   FfnLayerParts Parts(const ReferenceMoe& moe) {

@@ -153,22 +153,22 @@ std::vector<Bounded> RunReferenceExpert(const ExpertSpec& spec,
   return Project(expert, Projection::kDown, inner);
 }
 
-void ReferenceExpertSource::ReadRow(int64_t expert, Projection projection,
-                                    int64_t row, absl::Span<float> out) const {
-  const auto& weights = experts_[static_cast<size_t>(expert)]
-                            .weights[static_cast<int>(projection)];
-  EXPECT_EQ(out.size(),
-            projection == Projection::kDown ? spec_.d_ff : spec_.d_model);
-  std::copy_n(weights.data() + static_cast<size_t>(row) * out.size(),
-              out.size(), out.data());
-}
-
-void ReferenceExpertSource::ReadBias(int64_t expert, Projection projection,
-                                     absl::Span<float> out) const {
-  const auto& bias = experts_[static_cast<size_t>(expert)]
-                         .biases[static_cast<int>(projection)];
-  EXPECT_EQ(bias.size(), out.size());
-  std::copy_n(bias.data(), out.size(), out.data());
+std::vector<StoredExpert> AsStored(const ExpertSpec& spec,
+                                   absl::Span<const ReferenceExpert> experts) {
+  std::vector<StoredExpert> stored(experts.size());
+  for (size_t e = 0; e < experts.size(); ++e) {
+    for (size_t p = 0; p < kNumProjections; ++p) {
+      const bool down = static_cast<Projection>(p) == Projection::kDown;
+      StoredMatrix& matrix = stored[e].weights[p];
+      matrix.rows = down ? spec.d_model : spec.d_ff;
+      matrix.cols = down ? spec.d_ff : spec.d_model;
+      matrix.row_stride = matrix.cols;
+      matrix.data =
+          reinterpret_cast<const uint8_t*>(experts[e].weights[p].data());
+      stored[e].biases[p] = experts[e].biases[p];
+    }
+  }
+  return stored;
 }
 
 ReferenceRouting RunReferenceRouter(const ReferenceMoe& moe,

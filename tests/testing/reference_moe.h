@@ -40,21 +40,10 @@ std::vector<Bounded> RunReferenceExpert(const ExpertSpec& spec,
                                         const ReferenceExpert& expert,
                                         absl::Span<const Bounded> x);
 
-// Offers reference experts to a shard.
-class ReferenceExpertSource final : public ExpertSource {
- public:
-  ReferenceExpertSource(const ExpertSpec& spec,
-                        absl::Span<const ReferenceExpert> experts)
-      : spec_(spec), experts_(experts) {}
-  void ReadRow(int64_t expert, Projection projection, int64_t row,
-               absl::Span<float> out) const override;
-  void ReadBias(int64_t expert, Projection projection,
-                absl::Span<float> out) const override;
-
- private:
-  ExpertSpec spec_;
-  absl::Span<const ReferenceExpert> experts_;
-};
+// Reference experts as a shard takes them; views, so `experts` must outlive the
+// result.
+std::vector<StoredExpert> AsStored(const ExpertSpec& spec,
+                                   absl::Span<const ReferenceExpert> experts);
 
 // A layer: routed experts, identity experts after them, and a shared one.
 struct ReferenceMoe {
