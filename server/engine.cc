@@ -4,14 +4,46 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "experts/base/status_macros.h"
 
 namespace moe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(SteadyTime start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+EngineRequest& RequestOf(const BatchSlice& slice) {
+  return *static_cast<EngineRequest*>(slice.item);
+}
+
+// DEADLINE_EXCEEDED or CANCELLED if nobody waits for the answer.
+absl::Status CheckWanted(const EngineRequest& request, SteadyTime now) {
+  if (request.Cancelled()) {
+    return absl::CancelledError("cancelled by the caller");
+  }
+  if (now >= request.deadline) {
+    return absl::DeadlineExceededError("deadline passed before the answer");
+  }
+  return absl::OkStatus();
+}
+
+void CountUnwanted(const absl::Status& status, Metrics& metrics) {
+  metrics.Rejected(absl::IsCancelled(status) ? Rejection::kCancelled
+                                             : Rejection::kExpired);
+}
+
+}  // namespace
 
 Engine::Engine(const EngineOptions& options, Executor* executor,
                Metrics* metrics)
-    : options_(options), metrics_(metrics), workspace_(executor) {
+    : options_(options),
+      metrics_(metrics),
+      workspace_(executor),
+      queue_(options.batching) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -20,49 +52,56 @@ Engine::~Engine() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
+  work_.Signal();
   thread_.join();
 }
 
-int64_t Engine::BytesOf(const EngineRequest& request) {
-  const WireMatrix& x = request.hidden_states;
-  // The tensor that came and the one that goes.
-  return 2 * x.rows * x.cols * ElementBytes(x.dtype);
-}
-
-absl::Status Engine::CheckWanted(const EngineRequest& request) {
-  if (request.Cancelled()) {
-    metrics_->Rejected(Rejection::kCancelled);
-    return absl::CancelledError("cancelled by the caller");
-  }
-  if (absl::Now() >= request.deadline) {
-    metrics_->Rejected(Rejection::kExpired);
-    return absl::DeadlineExceededError("deadline passed before compute");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Engine::Submit(EngineRequest* request) {
-  MOE_RETURN_IF_ERROR(CheckWanted(*request));
-  const int64_t tokens = request->hidden_states.rows;
-  const int64_t bytes = BytesOf(*request);
-  request->submitted_ = absl::Now();
-  absl::MutexLock lock(&mutex_);
-  if (draining_) {
-    metrics_->Rejected(Rejection::kDraining);
-    return absl::UnavailableError("server is draining; retry elsewhere");
+  const SteadyTime now = Clock::now();
+  if (absl::Status status = CheckWanted(*request, now); !status.ok()) {
+    CountUnwanted(status, *metrics_);
+    return status;
   }
-  if (!queue_.empty() && (queue_tokens_ + tokens > options_.max_queue_tokens ||
-                          queue_bytes_ + bytes > options_.max_queue_bytes)) {
-    metrics_->Rejected(Rejection::kQueueFull);
-    return absl::ResourceExhaustedError(
-        absl::StrCat("queue is full: ", queue_tokens_, " tokens waiting of ",
-                     options_.max_queue_tokens, "; retry later"));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (draining_) {
+      metrics_->Rejected(Rejection::kDraining);
+      return absl::UnavailableError("server is draining; retry elsewhere");
+    }
+    const int64_t bytes = bytes_.load(std::memory_order_relaxed);
+    if (bytes > 0 && bytes + request->bytes > options_.max_queue_bytes) {
+      metrics_->Rejected(Rejection::kQueueFull);
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "queue is full: ", bytes, " bytes of requests and answers of ",
+          options_.max_queue_bytes, "; retry later"));
+    }
+    if (!queue_.Push(request, now)) {
+      metrics_->Rejected(Rejection::kQueueFull);
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "queue is full: ", queue_.tokens(), " tokens waiting of ",
+          options_.batching.max_queue_tokens, "; retry later"));
+    }
+    bytes_.fetch_add(request->bytes, std::memory_order_relaxed);
+    metrics_->SetQueueTokens(queue_.tokens());
   }
-  queue_.push_back(request);
-  queue_tokens_ += tokens;
-  queue_bytes_ += bytes;
-  metrics_->SetQueueTokens(queue_tokens_);
+  work_.Signal();
   return absl::OkStatus();
+}
+
+std::chrono::milliseconds Engine::RetryAfter() const {
+  constexpr std::chrono::milliseconds kMin{1};
+  constexpr std::chrono::milliseconds kMax{10'000};
+  int64_t tokens = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    tokens = queue_.tokens();
+  }
+  const double rate = tokens_per_second_.load(std::memory_order_relaxed);
+  if (rate <= 0) return kMin;
+  const double millis = 1e3 * static_cast<double>(tokens) / rate;
+  return std::clamp(
+      std::chrono::milliseconds(static_cast<int64_t>(std::min(millis, 1e6))),
+      kMin, kMax);
 }
 
 void Engine::BeginDrain() {
@@ -71,86 +110,153 @@ void Engine::BeginDrain() {
 }
 
 void Engine::Run() {
-  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !queue_.empty() || stopping_;
-  };
+  Batch batch;
+  while (NextBatch(&batch)) RunBatch(batch);
+}
+
+bool Engine::NextBatch(Batch* batch) {
+  absl::MutexLock lock(&mutex_);
+  bool idle = false;
   while (true) {
-    EngineRequest* request = nullptr;
-    {
-      absl::MutexLock lock(&mutex_, absl::Condition(&has_work));
-      if (queue_.empty()) return;
-      request = queue_.front();
-      queue_.pop_front();
-      queue_tokens_ -= request->hidden_states.rows;
-      queue_bytes_ -= BytesOf(*request);
-      metrics_->SetQueueTokens(queue_tokens_);
+    const SteadyTime now = Clock::now();
+    const std::optional<SteadyTime> start = queue_.StartTime(idle);
+    if (!start.has_value()) {
+      if (stopping_) return false;
+      idle = true;
+      work_.Wait(&mutex_);
+    } else if (*start <= now || stopping_) {
+      queue_.Pop(
+          now,
+          [now](const BatchItem& item) {
+            const auto& request = static_cast<const EngineRequest&>(item);
+            return request.status_.ok() && CheckWanted(request, now).ok();
+          },
+          batch);
+      metrics_->SetQueueTokens(queue_.tokens());
+      return true;
+    } else {
+      work_.WaitWithTimeout(&mutex_, absl::FromChrono(*start - now));
     }
+  }
+}
+
+void Engine::RunBatch(const Batch& batch) {
+  const SteadyTime start = Clock::now();
+  for (BatchItem* item : batch.dropped) {
+    auto& request = *static_cast<EngineRequest*>(item);
+    if (request.status_.ok()) {
+      request.status_ = CheckWanted(request, start);
+      CountUnwanted(request.status_, *metrics_);
+    }
+    request.Finish(request.status_);
+  }
+  if (batch.slices.empty()) return;
+  for (const BatchSlice& slice : batch.slices) {
+    if (slice.first > 0) continue;
     metrics_->QueueWait(
-        absl::ToDoubleSeconds(absl::Now() - request->submitted_));
-    RunRequest(request);
+        std::chrono::duration<double>(start - slice.item->arrival()).count());
   }
-}
 
-void Engine::RunRequest(EngineRequest* request) {
-  absl::Status status = CheckWanted(*request);
-  if (!status.ok()) return request->Finish(status);
-  ForwardStats stats;
-  double decode_seconds = 0;
+  // Keeps the model while requests finish.
+  const ServedLayer layer = RequestOf(batch.slices.front()).layer();
+  const bool route_only = batch.slices.front().item->key.route_only;
   EngineResult result;
-  status = Compute(*request, stats, decode_seconds, result);
-  if (!status.ok()) return request->Finish(status);
-
-  const absl::Time encode_start = absl::Now();
-  request->Encode(result);
-  const double encode_seconds =
-      absl::ToDoubleSeconds(absl::Now() - encode_start);
-  metrics_->BatchDone(stats, decode_seconds, encode_seconds,
-                      request->hidden_states.rows, /*requests=*/1);
-  const bool routed = !request->layer.layer->ffn->dense();
-  if (routed && !request->route_only) {
-    const auto offsets = workspace_.expert_offsets();
-    const auto& counters = request->layer.metrics->expert_tokens;
-    for (size_t e = 0; e + 1 < offsets.size(); ++e) {
-      const int32_t tokens = offsets[e + 1] - offsets[e];
-      if (tokens > 0) counters[e]->Increment(tokens);
-    }
+  ForwardStats stats;
+  const absl::Status computed =
+      Compute(batch, RequestOf(batch.slices.front()), &result, &stats);
+  const SteadyTime encode_start = Clock::now();
+  EncodeBatch(batch, computed, result);
+  if (computed.ok() && layer.metrics != nullptr) {
+    metrics_->BatchDone(stats, decode_seconds_, SecondsSince(encode_start),
+                        batch.tokens,
+                        static_cast<int64_t>(batch.slices.size()));
+    if (!route_only) CountExpertTokens(layer);
   }
-  request->Finish(absl::OkStatus());
+  // A running mean over the last batches.
+  const double rate =
+      static_cast<double>(batch.tokens) / std::max(SecondsSince(start), 1e-9);
+  const double mean = tokens_per_second_.load(std::memory_order_relaxed);
+  tokens_per_second_.store(mean > 0 ? mean + (rate - mean) / 8 : rate,
+                           std::memory_order_relaxed);
+  for (const BatchSlice& slice : batch.slices) {
+    if (slice.last) RequestOf(slice).Finish(RequestOf(slice).status_);
+  }
 }
 
-absl::Status Engine::Compute(EngineRequest& request, ForwardStats& stats,
-                             double& decode_seconds, EngineResult& result) {
-  const FfnLayer& ffn = *request.layer.layer->ffn;
-  const WireMatrix& wire = request.hidden_states;
-  const absl::Time start = absl::Now();
-  const Matrix input(input_.Grow(wire.rows * wire.cols), wire.rows, wire.cols);
-  Decode(wire, input);
-  Routing given;
-  if (request.routing.has_value()) {
-    const WireMatrix& ids = request.routing->ids;
-    const MatrixView<int32_t> ids_out(given_ids_.Grow(ids.rows * ids.cols),
-                                      ids.rows, ids.cols);
-    const Matrix weights_out(given_weights_.Grow(ids.rows * ids.cols), ids.rows,
-                             ids.cols);
-    DecodeIds(request.routing->ids, ids_out);
-    Decode(request.routing->weights, weights_out);
-    given = Routing{.ids = ids_out, .weights = weights_out};
+absl::Status Engine::Compute(const Batch& batch, const EngineRequest& any,
+                             EngineResult* result, ForwardStats* stats) {
+  const FfnLayer& ffn = any.ffn();
+  const int64_t tokens = batch.tokens;
+  const int64_t d_model = ffn.d_model();
+  const int64_t given_k = any.key.given_k;
+  const Matrix input(input_.Grow(tokens * d_model), tokens, d_model);
+  const MatrixView<int32_t> ids(given_ids_.Grow(tokens * given_k), tokens,
+                                given_k);
+  const Matrix weights(given_weights_.Grow(tokens * given_k), tokens, given_k);
+  const SteadyTime start = Clock::now();
+  int64_t row = 0;
+  for (const BatchSlice& slice : batch.slices) {
+    const EngineRequest& request = RequestOf(slice);
+    request.Decode(slice.first, input.Rows(row, slice.count));
+    if (given_k > 0) {
+      request.DecodeRouting(slice.first, ids.Rows(row, slice.count),
+                            weights.Rows(row, slice.count));
+    }
+    row += slice.count;
   }
-  decode_seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  decode_seconds_ = SecondsSince(start);
 
-  if (request.route_only) {
-    ffn.Route(input, workspace_, stats);
-    result.router_logits = workspace_.router_logits();
+  if (any.key.route_only) {
+    ffn.Route(input, workspace_, *stats);
+    result->router_logits = workspace_.router_logits();
   } else {
-    const Matrix output(output_.Grow(wire.rows * wire.cols), wire.rows,
-                        wire.cols);
-    MOE_RETURN_IF_ERROR(
-        ffn.Forward(input, request.routing.has_value() ? &given : nullptr,
-                    workspace_, output, stats));
-    result.output = output;
+    const Routing given{.ids = ids, .weights = weights};
+    const Matrix output(output_.Grow(tokens * d_model), tokens, d_model);
+    MOE_RETURN_IF_ERROR(ffn.Forward(input, given_k > 0 ? &given : nullptr,
+                                    workspace_, output, *stats));
+    result->output = output;
   }
-  result.routing = workspace_.routing();
+  result->routing = workspace_.routing();
   return absl::OkStatus();
+}
+
+void Engine::EncodeBatch(const Batch& batch, const absl::Status& computed,
+                         const EngineResult& result) {
+  // What was not computed, as the routing of a dense layer, has no rows.
+  const auto rows_of = [](auto matrix, int64_t first, int64_t count) {
+    return matrix.rows() > 0 ? matrix.Rows(first, count) : matrix;
+  };
+  const SteadyTime now = Clock::now();
+  int64_t row = 0;
+  for (const BatchSlice& slice : batch.slices) {
+    EngineRequest& request = RequestOf(slice);
+    const int64_t first = row;
+    row += slice.count;
+    request.status_ = computed;
+    if (!computed.ok()) continue;
+    request.status_ = CheckWanted(request, now);
+    if (!request.status_.ok()) {
+      CountUnwanted(request.status_, *metrics_);
+      continue;
+    }
+    request.Encode(
+        slice.first,
+        {.output = rows_of(result.output, first, slice.count),
+         .routing = {.ids = rows_of(result.routing.ids, first, slice.count),
+                     .weights =
+                         rows_of(result.routing.weights, first, slice.count)},
+         .router_logits = rows_of(result.router_logits, first, slice.count)});
+  }
+}
+
+void Engine::CountExpertTokens(const ServedLayer& layer) const {
+  const auto& counters = layer.metrics->expert_tokens;
+  if (counters.empty()) return;  // dense
+  const auto offsets = workspace_.expert_offsets();
+  for (size_t e = 0; e + 1 < offsets.size(); ++e) {
+    const int32_t tokens = offsets[e + 1] - offsets[e];
+    if (tokens > 0) counters[e]->Increment(tokens);
+  }
 }
 
 }  // namespace moe

@@ -1,66 +1,87 @@
 // The admission path: every RPC that computes goes through here.
 //
-// Requests wait in one bounded queue and run one after the other; each one uses
-// all compute threads.
+// Submit puts a request into a bounded queue. One thread takes batches from it
+// (see batch_queue.h), lets the requests write their rows into the batch, runs
+// the layer on all compute threads, and lets them read their rows of the
+// result. Nothing is locked meanwhile, and nothing is allocated once the
+// buffers have grown to the largest batch.
 
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <optional>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "experts/base/aligned_buffer.h"
+#include "experts/base/matrix_view.h"
 #include "router/ffn_layer.h"
+#include "server/batch_queue.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
-#include "server/tensor_codec.h"
 
 namespace moe {
 
-// What a request gets; the memory is the engine's, valid during Encode.
+// Rows of what the layer computed; the memory is the engine's.
 struct EngineResult {
-  ConstMatrix output;         // [tokens, d_model]; empty for route_only
-  Routing routing;            // [tokens, k]; empty for dense layers
-  ConstMatrix router_logits;  // [tokens, num_experts]; route_only
+  ConstMatrix output;         // [rows, d_model]; empty for route_only
+  Routing routing;            // [rows, k]; empty for dense layers
+  ConstMatrix router_logits;  // [rows, num_experts]; route_only
 };
 
 // A request on its way through the engine: what to run, and whom to tell.
-// The object belongs to whoever submits it and must live until Finish.
-class EngineRequest {
+// The object belongs to whoever submits it and must live until Finish. `key`
+// and `tokens` are set by SetLayer and by the owner. A request with more tokens
+// than a batch has room for is decoded, run and encoded in parts, in order.
+//
+// All virtual functions are called from the engine's thread.
+class EngineRequest : public BatchItem {
  public:
   EngineRequest() = default;
   EngineRequest(const EngineRequest&) = delete;
   EngineRequest& operator=(const EngineRequest&) = delete;
   virtual ~EngineRequest() = default;
 
-  ServedLayer layer;
-  WireMatrix hidden_states;
-  std::optional<WireRouting> routing;  // given by the caller
-  bool route_only = false;
-  absl::Time deadline = absl::InfiniteFuture();
+  // The layer to run; `layer.metrics` may be null: then nothing is counted.
+  // given_k: columns of the routing that the caller gives, 0 = none.
+  void SetLayer(ServedLayer layer, int64_t given_k, bool route_only) {
+    key = {.layer = layer.layer, .given_k = given_k, .route_only = route_only};
+    layer_ = std::move(layer);
+  }
+  const ServedLayer& layer() const { return layer_; }
+  const FfnLayer& ffn() const { return *layer_.layer->ffn; }
 
-  // Whether the caller is gone. Called from the engine's thread.
+  // Memory that the request and its answer take, to be bounded.
+  int64_t bytes = 0;
+
+  // Whether the caller is gone.
   virtual bool Cancelled() const = 0;
-  // Takes the result. Called from the engine's thread, before Finish(OK).
-  virtual void Encode(const EngineResult& result) = 0;
+  // Writes the rows [first, first + hidden_states.rows()).
+  virtual void Decode(int64_t first, Matrix hidden_states) const = 0;
+  // Likewise the routing given by the caller. Only if given_k > 0.
+  virtual void DecodeRouting(int64_t first, MatrixView<int32_t> ids,
+                             Matrix weights) const = 0;
+  // Takes the results of rows from `first` on.
+  virtual void Encode(int64_t first, const EngineResult& rows) = 0;
   // The end, called exactly once if Submit was OK; the object may be gone
   // afterwards.
   virtual void Finish(const absl::Status& status) = 0;
 
  private:
   friend class Engine;
-  absl::Time submitted_;
+  ServedLayer layer_;
+  absl::Status status_;  // of the parts that have run
 };
 
 struct EngineOptions {
-  // Requests beyond either bound are turned away. A request that is alone in
-  // the queue is always admitted.
-  int64_t max_queue_tokens = 65536;
+  BatchLimits batching{};
+  // Bytes of all requests between Submit and Release; beyond it they are
+  // refused. A request that is alone is always admitted.
   int64_t max_queue_bytes = int64_t{1} << 30;
 };
 
@@ -74,23 +95,34 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Admits a request; never blocks.
+  // Admits a request; never blocks on compute.
   // Errors: RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE when
   // draining, DEADLINE_EXCEEDED or CANCELLED if it is too late already. On
   // error the request is the caller's again and Finish is not called.
   absl::Status Submit(EngineRequest* request);
+
+  // Gives back the bytes of an admitted request, once its answer has been sent.
+  void Release(int64_t bytes) {
+    bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+
+  // How long what waits now will take, judged by the batches so far: when to
+  // try again after RESOURCE_EXHAUSTED. At least a millisecond.
+  std::chrono::milliseconds RetryAfter() const;
 
   // From now on Submit answers UNAVAILABLE; what was admitted goes on.
   void BeginDrain();
 
  private:
   void Run();
-  void RunRequest(EngineRequest* request);
-  // DEADLINE_EXCEEDED or CANCELLED (counted), if nobody waits for the answer.
-  absl::Status CheckWanted(const EngineRequest& request);
-  absl::Status Compute(EngineRequest& request, ForwardStats& stats,
-                       double& decode_seconds, EngineResult& result);
-  static int64_t BytesOf(const EngineRequest& request);
+  // Waits for a batch. False when the engine stops and nothing waits.
+  bool NextBatch(Batch* batch);
+  void RunBatch(const Batch& batch);
+  absl::Status Compute(const Batch& batch, const EngineRequest& any,
+                       EngineResult* result, ForwardStats* stats);
+  void EncodeBatch(const Batch& batch, const absl::Status& computed,
+                   const EngineResult& result);
+  void CountExpertTokens(const ServedLayer& layer) const;
 
   const EngineOptions options_;
   Metrics* const metrics_;
@@ -99,11 +131,14 @@ class Engine {
   AlignedBuffer<float> output_;
   AlignedBuffer<int32_t> given_ids_;
   AlignedBuffer<float> given_weights_;
+  double decode_seconds_ = 0;
 
-  absl::Mutex mutex_;
-  std::deque<EngineRequest*> queue_ ABSL_GUARDED_BY(mutex_);
-  int64_t queue_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t queue_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<int64_t> bytes_ = 0;
+  std::atomic<double> tokens_per_second_ = 0;  // 0 = no batch yet
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar work_;
+  BatchQueue queue_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 

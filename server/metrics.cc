@@ -16,7 +16,7 @@ using prometheus::BuildHistogram;
 using prometheus::Histogram;
 
 constexpr std::array<const char*, kNumMethods> kMethodNames = {
-    "Forward", "Route", "ListModels", "GetModel"};
+    "Forward", "ForwardStream", "Route", "ListModels", "GetModel"};
 constexpr std::array<const char*, kNumRejections> kRejectionNames = {
     "queue_full", "draining", "expired", "cancelled"};
 constexpr std::array<const char*, kNumStages + 2> kStageNames = {

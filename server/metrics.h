@@ -22,9 +22,15 @@
 
 namespace moe {
 
-// The RPCs that are counted.
-enum class Method : uint8_t { kForward, kRoute, kListModels, kGetModel };
-inline constexpr int kNumMethods = 4;
+// The RPCs that are counted; of a ForwardStream, each of its messages.
+enum class Method : uint8_t {
+  kForward,
+  kForwardStream,
+  kRoute,
+  kListModels,
+  kGetModel
+};
+inline constexpr int kNumMethods = 5;
 
 // Why a request was turned away before compute.
 enum class Rejection : uint8_t { kQueueFull, kDraining, kExpired, kCancelled };

@@ -43,11 +43,16 @@ ABSL_FLAG(std::vector<std::string>, layers, {},
 ABSL_FLAG(int64_t, max_message_bytes, int64_t{256} << 20,
           "Largest gRPC message either way.");
 ABSL_FLAG(int64_t, max_request_tokens, 8192, "Largest batch of one request.");
+ABSL_FLAG(int64_t, max_batch_tokens, 1024,
+          "Tokens that run together at most; larger requests run in parts.");
+ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
+          "How long a batch that is not full may wait for company, while the "
+          "engine is busy.");
 ABSL_FLAG(int64_t, max_queue_tokens, 65536,
           "Tokens that may wait; more are answered RESOURCE_EXHAUSTED.");
 ABSL_FLAG(int64_t, max_queue_bytes, int64_t{1} << 30,
-          "Bytes of tensors that may wait; more are answered "
-          "RESOURCE_EXHAUSTED.");
+          "Tensor bytes of requests and answers, from admission until sent; "
+          "more are answered RESOURCE_EXHAUSTED.");
 ABSL_FLAG(int, num_compute_threads, 0,
           "Threads that compute; 0 = what CPU affinity and cgroup quota "
           "allow.");
@@ -81,6 +86,8 @@ absl::StatusOr<ServerOptions> OptionsFromFlags() {
                      absl::StrJoin(absl::GetFlag(FLAGS_layers), ",")));
   options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
   options.max_request_tokens = absl::GetFlag(FLAGS_max_request_tokens);
+  options.max_batch_tokens = absl::GetFlag(FLAGS_max_batch_tokens);
+  options.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);
   options.max_queue_tokens = absl::GetFlag(FLAGS_max_queue_tokens);
   options.max_queue_bytes = absl::GetFlag(FLAGS_max_queue_bytes);
   options.num_compute_threads = absl::GetFlag(FLAGS_num_compute_threads);

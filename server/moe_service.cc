@@ -1,224 +1,413 @@
 #include "server/moe_service.h"
 
 #include <atomic>
+#include <chrono>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
 #include "server/grpc_status.h"
 
 namespace moe {
 namespace {
 
-constexpr size_t kMaxRequestIdBytes = 128;
+using Clock = std::chrono::steady_clock;
 
-// One unary call, from its arrival to OnDone; counts itself.
-class Call : public grpc::ServerUnaryReactor {
+// Trailing metadata of RESOURCE_EXHAUSTED: retry policies of gRPC clients obey
+// it, others may read it.
+constexpr char kRetryPushback[] = "grpc-retry-pushback-ms";
+
+// A stream reads no further while that many of its requests are unanswered, or
+// as many bytes as fit into one message.
+constexpr size_t kMaxStreamRequests = 32;
+
+// The same moment on a clock that nobody sets.
+SteadyTime ToSteady(std::chrono::system_clock::time_point deadline) {
+  // Compared in seconds: "never" would overflow.
+  const std::chrono::duration<double> left =
+      std::chrono::duration<double>(deadline.time_since_epoch()) -
+      std::chrono::duration<double>(
+          std::chrono::system_clock::now().time_since_epoch());
+  constexpr double kForever = 1e9;  // seconds
+  if (left.count() > kForever) return SteadyTime::max();
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
+}
+
+// Counts one request, from its arrival to its answer.
+class RequestTimer {
  public:
-  Call(Method method, Metrics& metrics, OpenCalls& open_calls)
-      : method_(method), metrics_(metrics), open_calls_(open_calls) {
-    open_calls_.Add();
+  RequestTimer(Method method, Metrics& metrics)
+      : method_(method), metrics_(metrics) {
     metrics_.RequestStarted();
   }
-
-  // Answers the call. Thread-safe with respect to OnCancel, once per call.
-  void Answer(const absl::Status& status) {
-    metrics_.RequestDone(method_, status.code(),
-                         absl::ToDoubleSeconds(absl::Now() - start_));
-    grpc::ServerUnaryReactor::Finish(ToGrpcStatus(status));
-  }
-
-  // gRPC's last word on a reactor: it owns itself until here.
-  void OnDone() final {
-    OpenCalls& open_calls = open_calls_;
-    { const std::unique_ptr<Call> self(this); }
-    open_calls.Remove();
+  // Once.
+  void Done(absl::StatusCode code) {
+    metrics_.RequestDone(
+        method_, code,
+        std::chrono::duration<double>(Clock::now() - start_).count());
   }
 
  private:
   const Method method_;
   Metrics& metrics_;
-  OpenCalls& open_calls_;
-  const absl::Time start_ = absl::Now();
-};
-
-// A call that runs on the engine.
-template <typename Request, typename Response>
-class EngineCall : public Call, public EngineRequest {
- public:
-  EngineCall(Method method, Metrics& metrics, OpenCalls& open_calls,
-             grpc::CallbackServerContext* context, const Request* request,
-             Response* response)
-      : Call(method, metrics, open_calls),
-        request_(*request),
-        response_(*response) {
-    deadline = absl::FromChrono(context->deadline());
-  }
-
-  // Checks what both kinds of request have in common.
-  absl::Status Prepare(const ModelRegistry& registry,
-                       const ServiceLimits& limits) {
-    if (request_.request_id().size() > kMaxRequestIdBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("request_id: want at most ", kMaxRequestIdBytes,
-                       " bytes, got ", request_.request_id().size()));
-    }
-    MOE_ASSIGN_OR_RETURN(
-        layer, registry.FindLayer(request_.model(), request_.layer()));
-    MOE_ASSIGN_OR_RETURN(
-        hidden_states,
-        CheckHiddenStates(request_.hidden_states(), "hidden_states",
-                          layer.layer->ffn->d_model(),
-                          limits.max_request_tokens));
-    return absl::OkStatus();
-  }
-
-  // Gives the call to the engine, or answers it.
-  void Start(Engine& engine, absl::Status prepared) {
-    if (prepared.ok()) prepared = engine.Submit(this);
-    if (!prepared.ok()) Answer(prepared);
-  }
-
-  void OnCancel() final { cancelled_.store(true, std::memory_order_relaxed); }
-  bool Cancelled() const final {
-    return cancelled_.load(std::memory_order_relaxed);
-  }
-  void Finish(const absl::Status& status) final {
-    if (status.ok()) response_.set_request_id(request_.request_id());
-    Answer(status);
-  }
-
- protected:
-  const Request& request_;
-  Response& response_;
-
- private:
-  std::atomic<bool> cancelled_ = false;
-};
-
-class ForwardCall final
-    : public EngineCall<v1::ForwardRequest, v1::ForwardResponse> {
- public:
-  using EngineCall::EngineCall;
-
-  absl::Status PrepareForward(const ModelRegistry& registry,
-                              const ServiceLimits& limits) {
-    MOE_RETURN_IF_ERROR(Prepare(registry, limits));
-    MOE_ASSIGN_OR_RETURN(output_dtype_, OutputDType());
-    if (request_.has_expert_ids() != request_.has_routing_weights()) {
-      return absl::InvalidArgumentError(
-          request_.has_expert_ids()
-              ? "routing_weights: want them with expert_ids, got none"
-              : "expert_ids: want them with routing_weights, got none");
-    }
-    if (request_.has_expert_ids()) {
-      const FfnLayer& ffn = *layer.layer->ffn;
-      if (ffn.dense()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "expert_ids: want none, layer ", request_.layer(), " is dense"));
-      }
-      MOE_ASSIGN_OR_RETURN(
-          routing,
-          CheckRouting(request_.expert_ids(), request_.routing_weights(),
-                       hidden_states.rows, ffn.num_experts()));
-    }
-    return absl::OkStatus();
-  }
-
-  void Encode(const EngineResult& result) override {
-    moe::Encode(result.output, output_dtype_, *response_.mutable_output());
-    if (!request_.return_routing() || layer.layer->ffn->dense()) return;
-    EncodeIds(result.routing.ids, *response_.mutable_expert_ids());
-    moe::Encode(result.routing.weights, v1::F32,
-                *response_.mutable_routing_weights());
-  }
-
- private:
-  absl::StatusOr<v1::DType> OutputDType() const {
-    switch (request_.output_dtype()) {
-      case v1::DTYPE_UNSPECIFIED:
-        return hidden_states.dtype;
-      case v1::F32:
-      case v1::BF16:
-      case v1::F16:
-        return request_.output_dtype();
-      default:
-        return absl::InvalidArgumentError(
-            absl::StrCat("output_dtype: want F32, BF16 or F16, got ",
-                         static_cast<int>(request_.output_dtype())));
-    }
-  }
-
-  v1::DType output_dtype_ = v1::F32;
-};
-
-class RouteCall final : public EngineCall<v1::RouteRequest, v1::RouteResponse> {
- public:
-  using EngineCall::EngineCall;
-
-  absl::Status PrepareRoute(const ModelRegistry& registry,
-                            const ServiceLimits& limits) {
-    MOE_RETURN_IF_ERROR(Prepare(registry, limits));
-    route_only = true;
-    if (layer.layer->ffn->dense()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "layer: want a routed layer, ", request_.layer(), " is dense"));
-    }
-    return absl::OkStatus();
-  }
-
-  void Encode(const EngineResult& result) override {
-    EncodeIds(result.routing.ids, *response_.mutable_expert_ids());
-    moe::Encode(result.routing.weights, v1::F32,
-                *response_.mutable_routing_weights());
-    if (!request_.return_router_logits()) return;
-    moe::Encode(result.router_logits, v1::F32,
-                *response_.mutable_router_logits());
-  }
+  const SteadyTime start_ = Clock::now();
 };
 
 }  // namespace
 
-void OpenCalls::Add() {
-  absl::MutexLock lock(&mutex_);
-  ++count_;
-}
+// A call that WaitUntilIdle waits for.
+class CallCount {
+ public:
+  explicit CallCount(MoeServiceImpl* service) : service_(*service) {
+    absl::MutexLock lock(&service_.mutex_);
+    ++service_.num_calls_;
+  }
+  ~CallCount() {
+    absl::MutexLock lock(&service_.mutex_);
+    --service_.num_calls_;
+  }
+  CallCount(const CallCount&) = delete;
+  CallCount& operator=(const CallCount&) = delete;
 
-void OpenCalls::Remove() {
-  absl::MutexLock lock(&mutex_);
-  --count_;
-}
+ private:
+  MoeServiceImpl& service_;
+};
 
-void OpenCalls::WaitUntilNone(absl::Time deadline) {
-  const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return count_ == 0;
+namespace {
+
+// A unary call that is answered at once; deletes itself.
+class Call : public grpc::ServerUnaryReactor {
+ public:
+  Call(Method method, Metrics& metrics) : timer_(method, metrics) {}
+
+  // Answers the call. Thread-safe with respect to OnCancel, once per call.
+  void Answer(const absl::Status& status) {
+    timer_.Done(status.code());
+    grpc::ServerUnaryReactor::Finish(ToGrpcStatus(status));
+  }
+
+  // gRPC's last word on a reactor: it owns itself until here.
+  void OnDone() override { const std::unique_ptr<Call> self(this); }
+
+ private:
+  RequestTimer timer_;
+};
+
+// A unary call that runs on the engine.
+template <typename Request, typename Response, typename Base>
+class EngineCall final : public Call, public Base {
+ public:
+  EngineCall(Method method, Metrics& metrics, MoeServiceImpl* service,
+             Engine* engine, grpc::CallbackServerContext* context,
+             const Request* request, Response* response)
+      : Call(method, metrics),
+        Base(request, response),
+        count_(service),
+        engine_(*engine),
+        context_(*context),
+        request_(*request),
+        response_(*response) {
+    this->deadline = ToSteady(context->deadline());
+  }
+
+  // Gives the call to the engine, or answers it.
+  void Start(absl::Status prepared) {
+    if (prepared.ok()) {
+      prepared = engine_.Submit(this);
+      // From here on the object may be gone.
+      if (prepared.ok()) return;
+      this->bytes = 0;  // not admitted: nothing to release
+    }
+    if (absl::IsResourceExhausted(prepared)) {
+      context_.AddTrailingMetadata(kRetryPushback,
+                                   absl::StrCat(engine_.RetryAfter().count()));
+    }
+    Answer(prepared);
+  }
+
+  void OnCancel() override {
+    cancelled_.store(true, std::memory_order_relaxed);
+  }
+  bool Cancelled() const override {
+    return cancelled_.load(std::memory_order_relaxed);
+  }
+  void Finish(const absl::Status& status) override {
+    if (status.ok()) response_.set_request_id(request_.request_id());
+    Answer(status);
+  }
+  void OnDone() override {
+    engine_.Release(this->bytes);
+    Call::OnDone();
+  }
+
+ private:
+  const CallCount count_;
+  Engine& engine_;
+  grpc::CallbackServerContext& context_;
+  const Request& request_;
+  Response& response_;
+  std::atomic<bool> cancelled_ = false;
+};
+
+}  // namespace
+
+// A ForwardStream call; the service owns it until OnDone.
+//
+// Reads, engine and writes run on different threads. Each of them notes what
+// happened under the lock and then calls Act, which starts what can be started:
+// at most one read, one write, and in the end Finish.
+class StreamCall final
+    : public grpc::ServerBidiReactor<v1::ForwardRequest,
+                                     v1::ForwardStreamResponse> {
+ public:
+  StreamCall(MoeServiceImpl* service, grpc::CallbackServerContext* context)
+      : count_(service),
+        service_(*service),
+        deadline_(ToSteady(context->deadline())) {}
+
+  // Starts what can be started.
+  void Act();
+
+  // No further reads.
+  void Drain() {
+    {
+      absl::MutexLock lock(&mutex_);
+      draining_ = true;
+    }
+    Act();
+  }
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override {
+    cancelled_.store(true, std::memory_order_relaxed);
+  }
+  void OnDone() override { service_.StreamDone(this); }
+
+ private:
+  // One request of the stream and its answer. Members of a base: the request
+  // is constructed with their addresses.
+  struct Messages {
+    v1::ForwardRequest request;
+    v1::ForwardStreamResponse response;
   };
-  absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
+  class Entry final : private Messages, public ForwardWireRequest {
+   public:
+    explicit Entry(StreamCall* stream)
+        : ForwardWireRequest(&request, response.mutable_response()),
+          stream_(*stream),
+          timer_(Method::kForwardStream, stream->service_.metrics_) {
+      deadline = stream->deadline_;
+    }
+
+    // Takes a message that has been read, and gives it to the engine or
+    // answers it.
+    void Start(v1::ForwardRequest&& message);
+    const v1::ForwardStreamResponse& answer() const { return response; }
+
+    bool Cancelled() const override {
+      return stream_.cancelled_.load(std::memory_order_relaxed);
+    }
+    void Finish(const absl::Status& status) override;
+
+    bool answered = false;  // guarded by the stream's mutex_
+
+   private:
+    StreamCall& stream_;
+    RequestTimer timer_;
+  };
+
+  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !reading_ && !reads_done_ && !draining_ &&
+           entries_.size() < kMaxStreamRequests &&
+           bytes_ < service_.limits_.max_message_bytes;
+  }
+  bool MayWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !writing_ && !entries_.empty() && entries_.front()->answered;
+  }
+  bool MayFinish() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return entries_.empty() && (reads_done_ || draining_);
+  }
+  absl::Status FinalStatus() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (reads_done_) return absl::OkStatus();
+    return absl::UnavailableError("server is draining; retry elsewhere");
+  }
+  void PopEntry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const CallCount count_;
+  MoeServiceImpl& service_;
+  const SteadyTime deadline_;
+  std::atomic<bool> cancelled_ = false;
+  v1::ForwardRequest incoming_;  // of the read that runs
+
+  absl::Mutex mutex_;
+  // In the order of the requests; the front is the next to be written.
+  std::deque<std::unique_ptr<Entry>> entries_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all entries
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reads_done_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool acting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+void StreamCall::Act() {
+  // gRPC may call back from within Start..., and after Finish the object may be
+  // gone at any time: no call with the lock held, one thread at a time here,
+  // and Finish is the last thing to be done.
+  while (true) {
+    bool read = false;
+    const v1::ForwardStreamResponse* write = nullptr;
+    bool finish = false;
+    absl::Status final_status;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (acting_ || finished_) return;  // who acts will look again
+      if (MayFinish()) {
+        finished_ = finish = true;
+        final_status = FinalStatus();
+      } else {
+        if (MayRead()) reading_ = read = true;
+        if (MayWrite()) {
+          writing_ = true;
+          write = &entries_.front()->answer();
+        }
+        if (!read && write == nullptr) return;
+        acting_ = true;
+      }
+    }
+    if (finish) return Finish(ToGrpcStatus(final_status));
+    if (read) StartRead(&incoming_);
+    if (write != nullptr) StartWrite(write);
+    absl::MutexLock lock(&mutex_);
+    acting_ = false;
+  }
+}
+
+void StreamCall::OnReadDone(bool ok) {
+  if (ok) {
+    auto owned = std::make_unique<Entry>(this);
+    Entry* entry = owned.get();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (finished_) return;  // read too late: the stream has been drained
+      entries_.push_back(std::move(owned));
+    }
+    entry->Start(std::move(incoming_));
+    incoming_.Clear();
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    reading_ = false;
+    if (!ok) reads_done_ = true;
+  }
+  Act();
+}
+
+void StreamCall::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    PopEntry();
+    if (!ok) {
+      // The caller is gone. What is answered goes at once, the rest follows as
+      // the engine drops it.
+      cancelled_.store(true, std::memory_order_relaxed);
+      reads_done_ = true;
+    }
+  }
+  Act();
+}
+
+void StreamCall::PopEntry() {
+  bytes_ -= entries_.front()->bytes;
+  service_.engine_.Release(entries_.front()->bytes);
+  entries_.pop_front();
+}
+
+void StreamCall::Entry::Start(v1::ForwardRequest&& message) {
+  request = std::move(message);
+  absl::Status status =
+      Prepare(stream_.service_.registry_, stream_.service_.limits_);
+  if (status.ok()) {
+    {
+      absl::MutexLock lock(&stream_.mutex_);
+      stream_.bytes_ += bytes;
+    }
+    status = stream_.service_.engine_.Submit(this);
+    if (status.ok()) return;
+    absl::MutexLock lock(&stream_.mutex_);
+    stream_.bytes_ -= bytes;
+    bytes = 0;  // not admitted: nothing to release
+  }
+  Finish(status);
+}
+
+void StreamCall::Entry::Finish(const absl::Status& status) {
+  response.mutable_response()->set_request_id(request.request_id());
+  if (!status.ok()) {
+    const grpc::Status shown = ToGrpcStatus(status);
+    response.set_code(shown.error_code());
+    response.set_message(shown.error_message());
+    if (absl::IsResourceExhausted(status)) {
+      response.set_retry_after_ms(
+          stream_.service_.engine_.RetryAfter().count());
+    }
+  }
+  timer_.Done(status.code());
+  StreamCall& stream = stream_;
+  {
+    absl::MutexLock lock(&stream.mutex_);
+    answered = true;
+  }
+  stream.Act();
 }
 
 grpc::ServerUnaryReactor* MoeServiceImpl::Forward(
     grpc::CallbackServerContext* context, const v1::ForwardRequest* request,
     v1::ForwardResponse* response) {
-  auto* call =
-      std::make_unique<ForwardCall>(Method::kForward, metrics_, open_calls_,
-                                    context, request, response)
-          .release();  // owns itself until OnDone
-  call->Start(engine_, call->PrepareForward(registry_, limits_));
+  using ForwardCall =
+      EngineCall<v1::ForwardRequest, v1::ForwardResponse, ForwardWireRequest>;
+  auto* call = std::make_unique<ForwardCall>(Method::kForward, metrics_, this,
+                                             &engine_, context, request,
+                                             response)
+                   .release();  // owns itself until OnDone
+  call->Start(call->Prepare(registry_, limits_));
+  return call;
+}
+
+grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardStreamResponse>*
+MoeServiceImpl::ForwardStream(grpc::CallbackServerContext* context) {
+  auto owned = std::make_shared<StreamCall>(this, context);
+  StreamCall* call = owned.get();
+  bool draining = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    draining = draining_;
+    streams_.emplace(call, std::move(owned));
+  }
+  if (draining) {
+    call->Drain();
+  } else {
+    call->Act();
+  }
   return call;
 }
 
 grpc::ServerUnaryReactor* MoeServiceImpl::Route(
     grpc::CallbackServerContext* context, const v1::RouteRequest* request,
     v1::RouteResponse* response) {
-  auto* call =
-      std::make_unique<RouteCall>(Method::kRoute, metrics_, open_calls_,
-                                  context, request, response)
-          .release();  // owns itself until OnDone
-  call->Start(engine_, call->PrepareRoute(registry_, limits_));
+  using RouteCall =
+      EngineCall<v1::RouteRequest, v1::RouteResponse, RouteWireRequest>;
+  auto* call = std::make_unique<RouteCall>(Method::kRoute, metrics_, this,
+                                           &engine_, context, request, response)
+                   .release();  // owns itself until OnDone
+  call->Start(call->Prepare(registry_, limits_));
   return call;
 }
 
@@ -226,9 +415,7 @@ grpc::ServerUnaryReactor* MoeServiceImpl::ListModels(
     grpc::CallbackServerContext* /*context*/,
     const v1::ListModelsRequest* /*request*/,
     v1::ListModelsResponse* response) {
-  auto* call =
-      std::make_unique<Call>(Method::kListModels, metrics_, open_calls_)
-          .release();
+  auto* call = std::make_unique<Call>(Method::kListModels, metrics_).release();
   for (const auto& model : registry_.List()) {
     Describe(*model, *response->add_models());
   }
@@ -239,12 +426,37 @@ grpc::ServerUnaryReactor* MoeServiceImpl::ListModels(
 grpc::ServerUnaryReactor* MoeServiceImpl::GetModel(
     grpc::CallbackServerContext* /*context*/,
     const v1::GetModelRequest* request, v1::ModelInfo* response) {
-  auto* call = std::make_unique<Call>(Method::kGetModel, metrics_, open_calls_)
-                   .release();
+  auto* call = std::make_unique<Call>(Method::kGetModel, metrics_).release();
   const auto model = registry_.Find(request->model());
   if (model.ok()) Describe(**model, *response);
   call->Answer(model.status());
   return call;
+}
+
+void MoeServiceImpl::StreamDone(StreamCall* stream) {
+  std::shared_ptr<StreamCall> last;  // is destroyed without the lock
+  absl::MutexLock lock(&mutex_);
+  const auto found = streams_.find(stream);
+  last = std::move(found->second);
+  streams_.erase(found);
+}
+
+void MoeServiceImpl::BeginDrain() {
+  std::vector<std::shared_ptr<StreamCall>> streams;
+  {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+    for (const auto& [stream, owned] : streams_) streams.push_back(owned);
+  }
+  for (const auto& stream : streams) stream->Drain();
+}
+
+bool MoeServiceImpl::WaitUntilIdle(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return num_calls_ == 0;
+  };
+  return mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
 }
 
 void MoeServiceImpl::Describe(const ServedModel& served,
@@ -261,7 +473,7 @@ void MoeServiceImpl::Describe(const ServedModel& served,
     v1::LayerInfo& out = *info.add_layers();
     out.set_layer(layer.index);
     out.set_dense(!layer.rule.has_value());
-    out.set_d_model(layer.d_model);
+    out.set_d_model(layer.d_model());
     out.set_d_ff(layer.experts.expert.d_ff);
     if (layer.rule.has_value()) {
       out.set_num_experts(layer.rule->num_experts);

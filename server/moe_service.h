@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -12,26 +14,11 @@
 #include "server/engine.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
+#include "server/wire_request.h"
 
 namespace moe {
 
-struct ServiceLimits {
-  int64_t max_message_bytes = 0;
-  int64_t max_request_tokens = 0;
-};
-
-// Calls from their arrival until their answer has been sent. Thread-safe.
-class OpenCalls {
- public:
-  void Add();
-  void Remove();
-  // Returns once there is none, at `deadline` the latest.
-  void WaitUntilNone(absl::Time deadline);
-
- private:
-  absl::Mutex mutex_;
-  int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
-};
+class StreamCall;
 
 // Thread-safe.
 class MoeServiceImpl final : public v1::MoeService::CallbackService {
@@ -47,6 +34,8 @@ class MoeServiceImpl final : public v1::MoeService::CallbackService {
   grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* context,
                                     const v1::ForwardRequest* request,
                                     v1::ForwardResponse* response) override;
+  grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardStreamResponse>*
+  ForwardStream(grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Route(grpc::CallbackServerContext* context,
                                   const v1::RouteRequest* request,
                                   v1::RouteResponse* response) override;
@@ -58,16 +47,31 @@ class MoeServiceImpl final : public v1::MoeService::CallbackService {
                                      const v1::GetModelRequest* request,
                                      v1::ModelInfo* response) override;
 
-  OpenCalls& open_calls() { return open_calls_; }
+  // Ends streams once what they sent is answered. Call it after
+  // Engine::BeginDrain: later messages are answered UNAVAILABLE.
+  void BeginDrain();
+  // Waits until all calls have been answered and their answers sent. False if
+  // that takes longer than `timeout`.
+  bool WaitUntilIdle(absl::Duration timeout);
 
  private:
+  friend class CallCount;
+  friend class StreamCall;
+
+  // The end of a stream.
+  void StreamDone(StreamCall* stream);
   void Describe(const ServedModel& model, v1::ModelInfo& info) const;
 
   const ServiceLimits limits_;
   const ModelRegistry& registry_;
   Engine& engine_;
   Metrics& metrics_;
-  OpenCalls open_calls_;
+
+  absl::Mutex mutex_;
+  int64_t num_calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<StreamCall*, std::shared_ptr<StreamCall>> streams_
+      ABSL_GUARDED_BY(mutex_);
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace moe

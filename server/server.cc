@@ -19,6 +19,7 @@
 #include "server/load_progress.h"
 #include "server/logging.h"
 #include "server/version.h"
+#include "server/warm_up.h"
 
 namespace moe {
 namespace {
@@ -75,7 +76,10 @@ Server::Server(const ServerOptions& options)
       cpu_limits_(DetectCpuLimits()),
       executor_(ComputeThreads(options, cpu_limits_)),
       expert_workspace_(&executor_),
-      engine_({.max_queue_tokens = options.max_queue_tokens,
+      engine_({.batching = {.max_batch_tokens = options.max_batch_tokens,
+                            .max_queue_delay = absl::ToChronoNanoseconds(
+                                options.max_queue_delay),
+                            .max_queue_tokens = options.max_queue_tokens},
                .max_queue_bytes = options.max_queue_bytes},
               &executor_, &metrics_),
       service_({.max_message_bytes = options.max_message_bytes,
@@ -169,8 +173,8 @@ absl::Status Server::LoadModels() {
   if (options_.demo) {
     const absl::Time start = absl::Now();
     auto demo = MakeDemoModel(executor_, &expert_workspace_);
-    Publish("demo", std::move(demo),
-            absl::ToDoubleSeconds(absl::Now() - start));
+    MOE_RETURN_IF_ERROR(Publish("demo", std::move(demo),
+                                absl::ToDoubleSeconds(absl::Now() - start)));
   }
   for (const ModelSource& model : models) {
     if (absl::Status status = LoadFrom(model); !status.ok()) {
@@ -187,10 +191,10 @@ absl::Status Server::LoadFrom(const ModelSource& source) {
                        Checkpoint::Open(source.directory));
   MOE_ASSIGN_OR_RETURN(std::vector<ModelSpec> specs,
                        DescribeModels(checkpoint));
+  const bool in_parts = !specs.front().part.empty();
   for (ModelSpec& spec : specs) {
-    const std::string name = spec.part.empty()
-                                 ? source.name
-                                 : absl::StrCat(source.name, ".", spec.part);
+    const std::string name =
+        in_parts ? absl::StrCat(source.name, ".", spec.part) : source.name;
     LoadProgressReporter reporter(name);
     MOE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                          LoadModel(checkpoint, std::move(spec),
@@ -201,15 +205,17 @@ absl::Status Server::LoadFrom(const ModelSource& source) {
                                      reporter.Report(progress);
                                    }));
     reporter.Done(model->weights_bytes());
-    Publish(name, std::move(model), absl::ToDoubleSeconds(absl::Now() - start));
+    MOE_RETURN_IF_ERROR(Publish(name, std::move(model),
+                                absl::ToDoubleSeconds(absl::Now() - start)));
   }
   // A model of two parts is served under their names alone.
-  if (!specs.front().part.empty()) registry_.Withdraw(source.name);
+  if (in_parts) registry_.Withdraw(source.name);
   return absl::OkStatus();
 }
 
-void Server::Publish(const std::string& name, std::unique_ptr<Model> model,
-                     double load_seconds) {
+absl::Status Server::Publish(const std::string& name,
+                             std::unique_ptr<Model> model,
+                             double load_seconds) {
   metrics_.SetModel(name, model->weights_bytes(), load_seconds);
   auto served = std::make_shared<ServedModel>();
   served->name = name;
@@ -219,19 +225,31 @@ void Server::Publish(const std::string& name, std::unique_ptr<Model> model,
         metrics_.AddLayer(name, layer.index, layer.ffn->num_experts()));
   }
   served->model = std::move(model);
+  MOE_RETURN_IF_ERROR(WarmUp(served, engine_));
   registry_.Publish(std::move(served));
+  return absl::OkStatus();
 }
 
 void Server::Drain() {
   LogInfo("draining: health is NOT_SERVING");
   SetServing(false);
   absl::SleepFor(options_.drain_delay);
-  const absl::Time deadline = absl::Now() + options_.drain_timeout;
   engine_.BeginDrain();
-  service_.open_calls().WaitUntilNone(deadline);
+  service_.BeginDrain();
+  // Callers whose last answer has just left may call once more: they are told
+  // UNAVAILABLE, where gRPC would cancel them.
+  const absl::Time deadline = absl::Now() + options_.drain_timeout;
+  const auto wait_until_idle = [&] {
+    return service_.WaitUntilIdle(
+        std::max(deadline - absl::Now(), absl::ZeroDuration()));
+  };
+  bool idle = wait_until_idle();
   absl::SleepFor(std::min(kTurnAwayTime, deadline - absl::Now()));
-  service_.open_calls().WaitUntilNone(deadline);
-  // What is still open has no end of its own, such as Watch of health.
+  idle = idle && wait_until_idle();
+  if (!idle) {
+    LogWarning("--drain_timeout is over: ending what is not answered");
+  }
+  // What is left are health watches, which never end by themselves.
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now()));
   LogInfo("drained");
 }

@@ -47,8 +47,9 @@ class Server {
   absl::Status Listen();
   absl::Status LoadModels();
   absl::Status LoadFrom(const ModelSource& source);
-  void Publish(const std::string& name, std::unique_ptr<Model> model,
-               double load_seconds);
+  // Warms a model up and makes it visible.
+  absl::Status Publish(const std::string& name, std::unique_ptr<Model> model,
+                       double load_seconds);
   void SetServing(bool serving);
 
   const ServerOptions options_;

@@ -105,6 +105,12 @@ absl::Status ServerOptions::Validate() const {
   };
   MOE_RETURN_IF_ERROR(
       check_positive("--max_request_tokens", max_request_tokens));
+  MOE_RETURN_IF_ERROR(check_positive("--max_batch_tokens", max_batch_tokens));
+  if (max_queue_delay < absl::ZeroDuration() ||
+      max_queue_delay > absl::Seconds(1)) {
+    return Refuse("--max_queue_delay: want 0 to 1s, got ",
+                  absl::FormatDuration(max_queue_delay));
+  }
   MOE_RETURN_IF_ERROR(check_positive("--max_queue_tokens", max_queue_tokens));
   MOE_RETURN_IF_ERROR(check_positive("--max_queue_bytes", max_queue_bytes));
   if (num_compute_threads < 0 || num_compute_threads > 4096) {

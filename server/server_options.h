@@ -35,7 +35,13 @@ struct ServerOptions {
   // in float32.
   int64_t max_message_bytes = int64_t{256} << 20;
   int64_t max_request_tokens = 8192;
+  // Tokens that run together at most; larger requests run in parts.
+  int64_t max_batch_tokens = 1024;
+  // How long a batch that is not full may wait for company, counted from the
+  // arrival of its oldest request. An idle engine never waits.
+  absl::Duration max_queue_delay = absl::ZeroDuration();
   int64_t max_queue_tokens = 65536;
+  // Tensor bytes of requests and answers, from admission until sent.
   int64_t max_queue_bytes = int64_t{1} << 30;
 
   int num_compute_threads = 0;  // 0 = what affinity and cgroup quota allow

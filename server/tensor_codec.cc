@@ -97,6 +97,14 @@ int64_t ElementBytes(v1::DType dtype) {
   return dtype == v1::BF16 || dtype == v1::F16 ? 2 : 4;
 }
 
+WireMatrix WireMatrix::Rows(int64_t first, int64_t count) const {
+  MOE_DCHECK(first >= 0 && count >= 0 && first + count <= rows);
+  WireMatrix part = *this;
+  part.rows = count;
+  part.data += first * cols * ElementBytes(dtype);
+  return part;
+}
+
 absl::StatusOr<WireMatrix> CheckHiddenStates(const v1::Tensor& tensor,
                                              absl::string_view field,
                                              int64_t d_model,
@@ -188,23 +196,26 @@ void DecodeIds(const WireMatrix& from, MatrixView<int32_t> out) {
   }
 }
 
-namespace {
-
-// Sets dtype and shape, and makes room for the data.
-char* Prepare(v1::DType dtype, int64_t rows, int64_t cols, v1::Tensor& tensor) {
+void Reserve(v1::DType dtype, int64_t rows, int64_t cols, v1::Tensor& tensor) {
   tensor.set_dtype(dtype);
   tensor.clear_shape();
   tensor.add_shape(rows);
   tensor.add_shape(cols);
-  std::string* data = tensor.mutable_data();
-  data->resize(static_cast<size_t>(rows * cols * ElementBytes(dtype)));
-  return data->data();
+  tensor.mutable_data()->resize(
+      static_cast<size_t>(rows * cols * ElementBytes(dtype)));
+}
+
+namespace {
+
+char* RowOf(v1::Tensor& tensor, int64_t row) {
+  return tensor.mutable_data()->data() +
+         row * tensor.shape(1) * ElementBytes(tensor.dtype());
 }
 
 }  // namespace
 
-void Encode(ConstMatrix from, v1::DType dtype, v1::Tensor& tensor) {
-  char* to = Prepare(dtype, from.rows(), from.cols(), tensor);
+void EncodeRows(ConstMatrix from, int64_t first, v1::Tensor& tensor) {
+  char* to = RowOf(tensor, first);
   const auto narrow = [&](uint16_t (*round)(float)) {
     for (int64_t r = 0; r < from.rows(); ++r) {
       for (int64_t c = 0; c < from.cols(); ++c, to += 2) {
@@ -213,7 +224,7 @@ void Encode(ConstMatrix from, v1::DType dtype, v1::Tensor& tensor) {
       }
     }
   };
-  switch (dtype) {
+  switch (tensor.dtype()) {
     case v1::BF16:
       narrow(FloatToBF16);
       break;
@@ -230,13 +241,24 @@ void Encode(ConstMatrix from, v1::DType dtype, v1::Tensor& tensor) {
   }
 }
 
-void EncodeIds(MatrixView<const int32_t> from, v1::Tensor& tensor) {
-  char* to = Prepare(v1::I32, from.rows(), from.cols(), tensor);
+void EncodeRows(MatrixView<const int32_t> from, int64_t first,
+                v1::Tensor& tensor) {
+  char* to = RowOf(tensor, first);
   for (int64_t r = 0; r < from.rows(); ++r) {
     const auto bytes = static_cast<size_t>(from.cols()) * 4;
     std::memcpy(to, from.Row(r), bytes);
     to += bytes;
   }
+}
+
+void Encode(ConstMatrix from, v1::DType dtype, v1::Tensor& tensor) {
+  Reserve(dtype, from.rows(), from.cols(), tensor);
+  EncodeRows(from, 0, tensor);
+}
+
+void EncodeIds(MatrixView<const int32_t> from, v1::Tensor& tensor) {
+  Reserve(v1::I32, from.rows(), from.cols(), tensor);
+  EncodeRows(from, 0, tensor);
 }
 
 }  // namespace moe

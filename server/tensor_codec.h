@@ -14,6 +14,9 @@
 
 namespace moe {
 
+// Bytes per element of F32, BF16, F16, I32.
+int64_t ElementBytes(v1::DType dtype);
+
 // A wire matrix whose shape, element type and byte count have been checked.
 // The bytes belong to the message that it was made from.
 struct WireMatrix {
@@ -21,10 +24,11 @@ struct WireMatrix {
   int64_t rows = 0;
   int64_t cols = 0;
   const char* data = nullptr;  // any alignment
-};
 
-// Bytes per element of F32, BF16, F16, I32.
-int64_t ElementBytes(v1::DType dtype);
+  int64_t bytes() const { return rows * cols * ElementBytes(dtype); }
+  // Rows [first, first + count).
+  WireMatrix Rows(int64_t first, int64_t count) const;
+};
 
 // Hidden states [tokens, d_model] with 0 <= tokens <= max_tokens.
 // Errors: INVALID_ARGUMENT naming `field`, wanted, got; UNIMPLEMENTED for an
@@ -51,8 +55,18 @@ void Decode(const WireMatrix& from, Matrix out);
 // Copies expert ids. out: [rows, cols].
 void DecodeIds(const WireMatrix& from, MatrixView<int32_t> out);
 
-// Fills `tensor` with `from`, rounded to `dtype` (to nearest, ties to even).
-// Requires: dtype is F32, BF16 or F16.
+// Gives `tensor` its type and shape, and room for its data, which may then be
+// written in parts: row r begins at data + r * cols * ElementBytes(dtype).
+void Reserve(v1::DType dtype, int64_t rows, int64_t cols, v1::Tensor& tensor);
+
+// Writes `from` into a reserved tensor, at row `first`, rounded to its dtype
+// (to nearest, ties to even).
+// Requires: the dtype is F32, BF16 or F16; I32 for ids.
+void EncodeRows(ConstMatrix from, int64_t first, v1::Tensor& tensor);
+void EncodeRows(MatrixView<const int32_t> from, int64_t first,
+                v1::Tensor& tensor);
+
+// Reserve and EncodeRows in one.
 void Encode(ConstMatrix from, v1::DType dtype, v1::Tensor& tensor);
 void EncodeIds(MatrixView<const int32_t> from, v1::Tensor& tensor);
 

@@ -1,0 +1,459 @@
+#include "server/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "router/model.h"
+#include "tests/testing/status_matchers.h"
+
+namespace moe {
+namespace {
+
+using ::testing::_;
+using ::testing::HasSubstr;
+
+constexpr int kDenseLayer = 2;  // of the demo model
+
+// Hidden states that depend on the seed only.
+std::vector<float> RandomRows(int64_t tokens, int64_t d_model, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> rows(static_cast<size_t>(tokens * d_model));
+  for (float& value : rows) value = normal(generator);
+  return rows;
+}
+
+struct Answer {
+  std::vector<float> output;  // [tokens, d_model]
+  std::vector<int32_t> ids;   // [tokens, k]
+  std::vector<float> weights;
+  std::vector<float> logits;  // route_only
+};
+
+// Keeps what it is given, and the answer. May hold the engine's thread in
+// Decode, so that requests pile up behind it.
+class TestRequest final : public EngineRequest {
+ public:
+  TestRequest(ServedLayer layer, int64_t num_tokens, uint32_t seed = 1,
+              bool route_only = false) {
+    tokens = num_tokens;
+    rows_ = RandomRows(tokens, layer.layer->ffn->d_model(), seed);
+    SetLayer(std::move(layer), 0, route_only);
+  }
+
+  // Token t goes to experts (t + j) % num_experts for j < k.
+  void GiveRouting(int64_t k) { SetLayer(layer(), k, key.route_only); }
+  void SpoilFirstValue(float value) { rows_.front() = value; }
+  void Cancel() { cancelled_ = true; }
+  void HoldEngine() { hold_ = true; }
+  void WaitUntilRunning() { running_.WaitForNotification(); }
+  void LetGo() { let_go_.Notify(); }
+
+  const absl::Status& Wait() {
+    done_.WaitForNotification();
+    return status_;
+  }
+  const Answer& answer() const { return answer_; }
+  int parts() const { return parts_; }
+
+  bool Cancelled() const override { return cancelled_; }
+  void Decode(int64_t first, Matrix hidden_states) const override {
+    if (hold_ && first == 0) {
+      running_.Notify();
+      let_go_.WaitForNotification();
+    }
+    for (int64_t r = 0; r < hidden_states.rows(); ++r) {
+      std::copy_n(&rows_[static_cast<size_t>((first + r) * ffn().d_model())],
+                  ffn().d_model(), hidden_states.Row(r));
+    }
+  }
+  void DecodeRouting(int64_t first, MatrixView<int32_t> ids,
+                     Matrix weights) const override {
+    for (int64_t r = 0; r < ids.rows(); ++r) {
+      for (int64_t j = 0; j < ids.cols(); ++j) {
+        ids.Row(r)[j] =
+            static_cast<int32_t>((first + r + j) % ffn().num_experts());
+        weights.Row(r)[j] = 0.5F / static_cast<float>(j + 1);
+      }
+    }
+  }
+  void Encode(int64_t first, const EngineResult& rows) override {
+    ++parts_;
+    const auto append = [&](auto matrix, auto& to) {
+      EXPECT_EQ(static_cast<int64_t>(to.size()), first * matrix.cols());
+      for (int64_t r = 0; r < matrix.rows(); ++r) {
+        to.insert(to.end(), matrix.Row(r), matrix.Row(r) + matrix.cols());
+      }
+    };
+    append(rows.output, answer_.output);
+    append(rows.routing.ids, answer_.ids);
+    append(rows.routing.weights, answer_.weights);
+    append(rows.router_logits, answer_.logits);
+  }
+  void Finish(const absl::Status& status) override {
+    status_ = status;
+    done_.Notify();
+  }
+
+ private:
+  std::vector<float> rows_;
+  std::atomic<bool> cancelled_ = false;
+  bool hold_ = false;
+  mutable absl::Notification running_;
+  mutable absl::Notification let_go_;
+  Answer answer_;
+  int parts_ = 0;
+  absl::Status status_;
+  absl::Notification done_;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  EngineTest() : executor_(2), workspace_(&executor_) {
+    auto served = std::make_shared<ServedModel>();
+    served->name = "demo";
+    served->model = MakeDemoModel(executor_, &workspace_);
+    for (const ModelLayer& layer : served->model->layers()) {
+      served->layer_metrics.push_back(
+          metrics_.AddLayer("demo", layer.index, layer.ffn->num_experts()));
+    }
+    served_ = std::move(served);
+  }
+
+  void StartEngine(const EngineOptions& options = {}) {
+    engine_ = std::make_unique<Engine>(options, &executor_, &metrics_);
+  }
+
+  ServedLayer Layer(size_t index) const {
+    return {.served = served_,
+            .layer = &served_->model->layers()[index],
+            .metrics = &served_->layer_metrics[index]};
+  }
+  std::unique_ptr<TestRequest> Make(size_t layer, int64_t tokens,
+                                    uint32_t seed = 1) const {
+    return std::make_unique<TestRequest>(Layer(layer), tokens, seed);
+  }
+
+  // A request that runs until it is let go.
+  std::unique_ptr<TestRequest> OccupyEngine() {
+    auto blocker = Make(0, 1);
+    blocker->HoldEngine();
+    MOE_EXPECT_OK(engine_->Submit(blocker.get()));
+    blocker->WaitUntilRunning();
+    return blocker;
+  }
+
+  // The sum of a metric over its label values that contain `labels`.
+  double Metric(const std::string& name, const std::string& label = "") const {
+    double sum = 0;
+    for (const auto& family : metrics_.registry()->Collect()) {
+      if (family.name != name) continue;
+      for (const auto& metric : family.metric) {
+        bool matches = label.empty();
+        for (const auto& l : metric.label) matches |= l.value == label;
+        if (!matches) continue;
+        sum += metric.counter.value + metric.gauge.value +
+               static_cast<double>(metric.histogram.sample_count);
+      }
+    }
+    return sum;
+  }
+
+  // What a request answers if it is alone.
+  Answer Alone(TestRequest& request) {
+    MOE_EXPECT_OK(engine_->Submit(&request));
+    MOE_EXPECT_OK(request.Wait());
+    return request.answer();
+  }
+
+  static void ExpectSame(const Answer& got, const Answer& want) {
+    EXPECT_EQ(got.ids, want.ids);
+    ExpectNear(got.weights, want.weights);
+    ExpectNear(got.logits, want.logits);
+    ExpectNear(got.output, want.output);
+  }
+  // Other rows of the batch may change the order of the sums in a library's
+  // matrix product, hence not equal.
+  static void ExpectNear(const std::vector<float>& got,
+                         const std::vector<float>& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      ASSERT_NEAR(got[i], want[i], 1e-5 * (1 + std::abs(want[i])))
+          << "at " << i;
+    }
+  }
+
+  Metrics metrics_;
+  Executor executor_;
+  ExpertWorkspace workspace_;
+  std::shared_ptr<const ServedModel> served_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, AnswersRequestsOfEveryLayer) {
+  StartEngine();
+  for (size_t layer = 0; layer < 3; ++layer) {
+    SCOPED_TRACE(layer);
+    auto request = Make(layer, 3);
+    const Answer answer = Alone(*request);
+    EXPECT_EQ(answer.output.size(), 3 * 256U);
+    EXPECT_EQ(answer.ids.size(), layer == kDenseLayer ? 0U : 3 * 4U);
+  }
+}
+
+TEST_F(EngineTest, WaitingRequestsShareABatchAndGetTheirOwnRows) {
+  StartEngine();
+  std::vector<Answer> alone;
+  for (uint32_t i = 0; i < 8; ++i) {
+    auto request = Make(0, 1 + i % 3, i);
+    alone.push_back(Alone(*request));
+  }
+  const double batches = Metric("moe_batch_tokens");
+  auto blocker = OccupyEngine();
+  std::vector<std::unique_ptr<TestRequest>> requests;
+  for (uint32_t i = 0; i < 8; ++i) {
+    requests.push_back(Make(0, 1 + i % 3, i));
+    MOE_ASSERT_OK(engine_->Submit(requests.back().get()));
+  }
+  EXPECT_EQ(Metric("moe_queue_tokens"), 1 + 2 + 3 + 1 + 2 + 3 + 1 + 2);
+  blocker->LetGo();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SCOPED_TRACE(i);
+    MOE_EXPECT_OK(requests[i]->Wait());
+    ExpectSame(requests[i]->answer(), alone[i]);
+  }
+  MOE_EXPECT_OK(blocker->Wait());
+  EXPECT_EQ(Metric("moe_batch_tokens"), batches + 2)
+      << "the blocker's and one for all";
+  EXPECT_EQ(Metric("moe_queue_tokens"), 0);
+}
+
+TEST_F(EngineTest, LargeRequestRunsInPartsWithTheSameAnswer) {
+  StartEngine();
+  auto whole = Make(1, 100);
+  const Answer want = Alone(*whole);
+  EXPECT_EQ(whole->parts(), 1);
+  engine_.reset();
+
+  StartEngine({.batching = {.max_batch_tokens = 16}});
+  auto split = Make(1, 100);
+  const Answer got = Alone(*split);
+  EXPECT_EQ(split->parts(), 7);
+  ExpectSame(got, want);
+}
+
+TEST_F(EngineTest, RoutingsOfDifferentWidthDoNotMix) {
+  StartEngine();
+  std::vector<Answer> alone;
+  for (int64_t k = 1; k <= 6; ++k) {
+    auto request = Make(0, 5, static_cast<uint32_t>(k));
+    request->GiveRouting(k);
+    alone.push_back(Alone(*request));
+  }
+  auto blocker = OccupyEngine();
+  std::vector<std::unique_ptr<TestRequest>> requests;
+  for (int64_t k = 1; k <= 6; ++k) {
+    auto request = Make(0, 5, static_cast<uint32_t>(k));
+    request->GiveRouting(k);
+    MOE_ASSERT_OK(engine_->Submit(request.get()));
+    requests.push_back(std::move(request));
+  }
+  blocker->LetGo();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SCOPED_TRACE(i);
+    MOE_EXPECT_OK(requests[i]->Wait());
+    EXPECT_EQ(requests[i]->answer().ids.size(), 5 * (i + 1));
+    ExpectSame(requests[i]->answer(), alone[i]);
+  }
+  MOE_EXPECT_OK(blocker->Wait());
+}
+
+TEST_F(EngineTest, RouteOnlyGivesLogitsAndNoOutput) {
+  StartEngine();
+  TestRequest request(Layer(0), 3, 1, /*route_only=*/true);
+  const Answer answer = Alone(request);
+  EXPECT_TRUE(answer.output.empty());
+  EXPECT_EQ(answer.ids.size(), 3 * 4U);
+  EXPECT_EQ(answer.logits.size(), 3 * 16U);
+  EXPECT_EQ(Metric("moe_expert_tokens_total"), 0) << "no expert has run";
+}
+
+TEST_F(EngineTest, CountsTokensOfExperts) {
+  StartEngine();
+  auto request = Make(0, 7);
+  Alone(*request);
+  EXPECT_EQ(Metric("moe_expert_tokens_total"), 7 * 4);
+  EXPECT_EQ(Metric("moe_tokens_total"), 7);
+}
+
+TEST_F(EngineTest, AnswersRequestsWithoutTokens) {
+  StartEngine();
+  for (size_t layer = 0; layer < 3; ++layer) {
+    auto request = Make(layer, 0);
+    const Answer answer = Alone(*request);
+    EXPECT_EQ(request->parts(), 1);
+    EXPECT_TRUE(answer.output.empty());
+  }
+}
+
+TEST_F(EngineTest, FullQueueRefusesAtOnceAndSaysWhenToRetry) {
+  StartEngine({.batching = {.max_queue_tokens = 4}});
+  auto blocker = OccupyEngine();
+  auto waiting = Make(0, 3);
+  auto refused = Make(0, 2);
+  MOE_ASSERT_OK(engine_->Submit(waiting.get()));
+  EXPECT_THAT(engine_->Submit(refused.get()),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("3 tokens waiting of 4")));
+  EXPECT_GE(engine_->RetryAfter(), std::chrono::milliseconds(1));
+  EXPECT_EQ(Metric("moe_rejected_requests_total", "queue_full"), 1);
+  blocker->LetGo();
+  MOE_EXPECT_OK(waiting->Wait());
+  MOE_EXPECT_OK(blocker->Wait());
+  auto later = Make(0, 2);
+  Alone(*later);
+}
+
+TEST_F(EngineTest, BoundsBytesUntilTheyAreReleased) {
+  StartEngine({.max_queue_bytes = 1000});
+  auto first = Make(0, 1);
+  first->bytes = 900;
+  Alone(*first);
+  auto second = Make(0, 1);
+  second->bytes = 200;
+  EXPECT_THAT(
+      engine_->Submit(second.get()),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("900 bytes")));
+  engine_->Release(900);
+  Alone(*second);
+}
+
+TEST_F(EngineTest, RequestThatIsTooLateIsNotAdmitted) {
+  StartEngine();
+  auto expired = Make(0, 1);
+  expired->deadline = std::chrono::steady_clock::now();
+  EXPECT_THAT(engine_->Submit(expired.get()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, _));
+  auto cancelled = Make(0, 1);
+  cancelled->Cancel();
+  EXPECT_THAT(engine_->Submit(cancelled.get()),
+              StatusIs(absl::StatusCode::kCancelled, _));
+  EXPECT_EQ(Metric("moe_rejected_requests_total", "expired"), 1);
+  EXPECT_EQ(Metric("moe_rejected_requests_total", "cancelled"), 1);
+  EXPECT_EQ(Metric("moe_batch_tokens"), 0);
+}
+
+TEST_F(EngineTest, RequestThatLosesItsCallerInTheQueueIsNotComputed) {
+  StartEngine();
+  auto blocker = OccupyEngine();
+  auto cancelled = Make(0, 5);
+  MOE_ASSERT_OK(engine_->Submit(cancelled.get()));
+  cancelled->Cancel();
+  blocker->LetGo();
+  EXPECT_THAT(cancelled->Wait(), StatusIs(absl::StatusCode::kCancelled, _));
+  MOE_EXPECT_OK(blocker->Wait());
+  EXPECT_EQ(cancelled->parts(), 0);
+  EXPECT_EQ(Metric("moe_tokens_total"), 1) << "the blocker's";
+  EXPECT_EQ(Metric("moe_rejected_requests_total", "cancelled"), 1);
+}
+
+TEST_F(EngineTest, ExpiredRequestIsNotComputed) {
+  StartEngine();
+  auto blocker = OccupyEngine();
+  auto expired = Make(0, 5);
+  MOE_ASSERT_OK(engine_->Submit(expired.get()));
+  // As if the time had come: the engine is held and does not look.
+  expired->deadline = std::chrono::steady_clock::now();
+  blocker->LetGo();
+  EXPECT_THAT(expired->Wait(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, _));
+  MOE_EXPECT_OK(blocker->Wait());
+  EXPECT_EQ(expired->parts(), 0);
+  EXPECT_EQ(Metric("moe_tokens_total"), 1) << "the blocker's";
+  EXPECT_EQ(Metric("moe_rejected_requests_total", "expired"), 1);
+}
+
+TEST_F(EngineTest, CallerThatLeavesDuringComputeGetsNoEncoding) {
+  StartEngine();
+  auto blocker = OccupyEngine();
+  blocker->Cancel();
+  blocker->LetGo();
+  EXPECT_THAT(blocker->Wait(), StatusIs(absl::StatusCode::kCancelled, _));
+  EXPECT_EQ(blocker->parts(), 0);
+  EXPECT_EQ(Metric("moe_rejected_requests_total", "cancelled"), 1);
+}
+
+TEST_F(EngineTest, CancelledRestOfALargeRequestEndsOnce) {
+  StartEngine({.batching = {.max_batch_tokens = 2}});
+  auto large = Make(0, 9);
+  large->HoldEngine();
+  MOE_ASSERT_OK(engine_->Submit(large.get()));
+  large->WaitUntilRunning();
+  large->Cancel();
+  large->LetGo();
+  EXPECT_THAT(large->Wait(), StatusIs(absl::StatusCode::kCancelled, _));
+  EXPECT_EQ(large->parts(), 0);
+  EXPECT_EQ(Metric("moe_rejected_requests_total", "cancelled"), 1);
+}
+
+TEST_F(EngineTest, DrainRefusesNewWorkAndFinishesTheOld) {
+  StartEngine();
+  auto blocker = OccupyEngine();
+  auto waiting = Make(0, 1);
+  MOE_ASSERT_OK(engine_->Submit(waiting.get()));
+  engine_->BeginDrain();
+  auto late = Make(0, 1);
+  EXPECT_THAT(engine_->Submit(late.get()),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  EXPECT_EQ(Metric("moe_rejected_requests_total", "draining"), 1);
+  blocker->LetGo();
+  MOE_EXPECT_OK(waiting->Wait());
+  MOE_EXPECT_OK(blocker->Wait());
+}
+
+TEST_F(EngineTest, DestructionFinishesWhatWasAdmitted) {
+  // A delay that only the end of the engine cuts short.
+  StartEngine({.batching = {.max_queue_delay = std::chrono::hours(1)}});
+  auto blocker = OccupyEngine();
+  auto waiting = Make(0, 1);
+  MOE_ASSERT_OK(engine_->Submit(waiting.get()));
+  blocker->LetGo();
+  engine_.reset();
+  MOE_EXPECT_OK(waiting->Wait());
+  MOE_EXPECT_OK(blocker->Wait());
+}
+
+TEST_F(EngineTest, RowWithNanLeavesItsBatchMatesAlone) {
+  StartEngine();
+  auto alone = Make(0, 2, 7);
+  const Answer want = Alone(*alone);
+  auto blocker = OccupyEngine();
+  auto good = Make(0, 2, 7);
+  auto bad = Make(0, 2, 8);
+  bad->SpoilFirstValue(std::numeric_limits<float>::quiet_NaN());
+  MOE_ASSERT_OK(engine_->Submit(bad.get()));
+  MOE_ASSERT_OK(engine_->Submit(good.get()));
+  blocker->LetGo();
+  MOE_EXPECT_OK(good->Wait());
+  MOE_EXPECT_OK(bad->Wait());
+  MOE_EXPECT_OK(blocker->Wait());
+  ExpectSame(good->answer(), want);
+  EXPECT_TRUE(std::isnan(bad->answer().output.front()));
+  EXPECT_FALSE(std::isnan(bad->answer().output.back()));
+  EXPECT_EQ(Metric("moe_nonfinite_rows_total"), 1);
+}
+
+}  // namespace
+}  // namespace moe
