@@ -100,6 +100,8 @@ std::unique_ptr<Model> MakeDemoModel(Executor& executor,
       layer.rule->num_experts = kNumExperts;
       layer.rule->top_k = kTopK;
       layer.rule->renormalize = Renormalize::kSum;
+      layer.gate = {
+          .weight = {}, .bias = {}, .out = kNumExperts, .in = kDModel};
       parts.rule = layer.rule;
       parts.gate = DemoGate(index);
       weights_bytes += parts.gate->weights_bytes();

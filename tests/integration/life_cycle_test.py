@@ -74,11 +74,11 @@ class BadStartTest(unittest.TestCase):
 
     def test_config_that_does_not_match_the_tensors(self):
         for key, value, culprit in (
-            ("hidden_size", 16, "gate_proj.weight"),
+            ("hidden_size", 16, "mlp.gate.weight"),
             ("intermediate_size", 8, "gate_proj.weight"),
-            ("num_experts", 4, "experts.3.gate_proj.weight"),
-            ("num_experts", 2, "mlp.gate.weight"),
-            ("num_experts_per_tok", 4, "top_k"),
+            ("num_experts", 4, "mlp.gate.weight"),
+            ("num_experts", 2, "num_experts"),
+            ("num_experts_per_tok", 4, "num_experts_per_tok"),
             ("num_hidden_layers", 2, "layers.1."),
         ):
             with self.subTest(key, value=value):
