@@ -78,11 +78,11 @@ void FfnLayer::Route(ConstMatrix hidden_states, LayerWorkspace& workspace,
                        top_k());
   {
     StageTimer timer(stats, Stage::kGate);
-    parts_.gate->Forward(hidden_states, *w.executor_, logits);
+    parts_.gate->Forward(hidden_states, w.experts_, logits);
   }
   {
     StageTimer timer(stats, Stage::kTopK);
-    ForRows(*w.executor_, tokens, [&](int64_t first, int64_t count) {
+    ForRows(w.experts_.executor(), tokens, [&](int64_t first, int64_t count) {
       TopK(rule(), parts_.selection_bias, logits.Rows(first, count),
            ids.Rows(first, count), weights.Rows(first, count));
     });
@@ -99,7 +99,7 @@ absl::Status FfnLayer::Forward(ConstMatrix hidden_states, const Routing* given,
   w.routing_ = Routing{};
   w.logits_ = ConstMatrix();
   bool* finite = w.finite_.Grow(tokens);
-  ForRows(*w.executor_, tokens, [&](int64_t first, int64_t count) {
+  ForRows(w.experts_.executor(), tokens, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; ++t) {
       finite[t] = IsFinite(hidden_states.Row(t), d_model());
     }
@@ -122,9 +122,9 @@ absl::Status FfnLayer::Forward(ConstMatrix hidden_states, const Routing* given,
       const int64_t width = expert_spec().d_model;
       const Matrix inputs(w.latent_inputs_.Grow(tokens * width), tokens, width);
       const Matrix sums(w.latent_outputs_.Grow(tokens * width), tokens, width);
-      parts_.latent_in->Forward(hidden_states, *w.executor_, inputs);
+      parts_.latent_in->Forward(hidden_states, w.experts_, inputs);
       MOE_RETURN_IF_ERROR(RunRoutedExperts(inputs, w, sums, stats));
-      parts_.latent_out->Forward(sums, *w.executor_, out);
+      parts_.latent_out->Forward(sums, w.experts_, out);
     }
   }
   if (parts_.shared_expert != nullptr) {
@@ -157,7 +157,7 @@ absl::Status FfnLayer::RunRoutedExperts(ConstMatrix hidden_states,
         w.dispatch_.Batch(hidden_states), expert_outputs));
   }
   StageTimer timer(stats, Stage::kCombine);
-  ForRows(*w.executor_, out.rows(), [&](int64_t first, int64_t count) {
+  ForRows(w.experts_.executor(), out.rows(), [&](int64_t first, int64_t count) {
     Combine(w.dispatch_, w.routing_.weights, rule().placement, expert_outputs,
             hidden_states, first, count, out);
   });
@@ -177,9 +177,9 @@ absl::Status FfnLayer::AddSharedExpert(ConstMatrix hidden_states,
   Matrix gates;
   if (parts_.shared_expert_gate.has_value()) {
     gates = Matrix(w.shared_gates_.Grow(tokens), tokens, 1);
-    parts_.shared_expert_gate->Forward(hidden_states, *w.executor_, gates);
+    parts_.shared_expert_gate->Forward(hidden_states, w.experts_, gates);
   }
-  ForRows(*w.executor_, tokens, [&](int64_t first, int64_t count) {
+  ForRows(w.experts_.executor(), tokens, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; ++t) {
       const float scale =
           gates.rows() > 0 ? 1.0F / (1.0F + std::exp(-*gates.Row(t))) : 1.0F;

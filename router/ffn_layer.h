@@ -18,8 +18,8 @@
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/matrix_view.h"
-#include "experts/executor.h"
 #include "experts/expert_shard.h"
+#include "experts/local_expert_shard.h"
 #include "router/dispatch.h"
 #include "router/gate.h"
 #include "router/routing_rule.h"
@@ -46,8 +46,8 @@ struct Routing {
 // after the other.
 class LayerWorkspace {
  public:
-  // The executor must outlive this object.
-  explicit LayerWorkspace(Executor* executor) : executor_(executor) {}
+  // `experts` must outlive this object.
+  explicit LayerWorkspace(ExpertWorkspace* experts) : experts_(*experts) {}
 
   // After Forward or Route: the routing that was used. Valid until the next
   // call. Empty for dense layers.
@@ -61,7 +61,7 @@ class LayerWorkspace {
 
  private:
   friend class FfnLayer;
-  Executor* executor_;
+  ExpertWorkspace& experts_;
   Dispatch dispatch_;
   Dispatch shared_dispatch_;
   Routing routing_;

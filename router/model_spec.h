@@ -17,7 +17,7 @@
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/checkpoint/open_matrix.h"
 #include "experts/expert_spec.h"
-#include "experts/local_expert_shard.h"
+#include "experts/stored_expert.h"
 #include "router/routing_rule.h"
 
 namespace moe {

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "experts/checkpoint/checkpoint.h"
-#include "experts/local_expert_shard.h"
+#include "experts/stored_expert.h"
 #include "router/model_spec.h"
 
 namespace moe {

@@ -38,11 +38,11 @@ void CountUnwanted(const absl::Status& status, Metrics& metrics) {
 
 }  // namespace
 
-Engine::Engine(const EngineOptions& options, Executor* executor,
+Engine::Engine(const EngineOptions& options, ExpertWorkspace* workspace,
                Metrics* metrics)
     : options_(options),
       metrics_(metrics),
-      workspace_(executor),
+      workspace_(workspace),
       queue_(options.batching) {
   thread_ = std::thread([this] { Run(); });
 }

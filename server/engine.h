@@ -89,7 +89,8 @@ struct EngineOptions {
 class Engine {
  public:
   // All must outlive the engine.
-  Engine(const EngineOptions& options, Executor* executor, Metrics* metrics);
+  Engine(const EngineOptions& options, ExpertWorkspace* workspace,
+         Metrics* metrics);
   // Finishes what was admitted.
   ~Engine();
   Engine(const Engine&) = delete;

@@ -8,14 +8,25 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "experts/base/status_macros.h"
 #include "server/client/commands.h"
 #include "server/client/connection.h"
+#include "server/client/load.h"
 #include "server/client/verify.h"
 #include "server/flags.h"
+#include "server/server_options.h"
 
 ABSL_FLAG(std::string, server, "127.0.0.1:50051",
-          "HOST:PORT of the server, or any gRPC target.");
+          "HOST:PORT or unix:PATH of the server, or any gRPC target.");
+ABSL_FLAG(bool, tls, false, "Use TLS, trusting the system's authorities.");
+ABSL_FLAG(std::string, tls_ca_file, "",
+          "Use TLS, trusting the certificates in this PEM file.");
+ABSL_FLAG(std::string, tls_cert_file, "",
+          "PEM file of the certificate that identifies this client.");
+ABSL_FLAG(std::string, tls_key_file, "", "PEM file of its key.");
+ABSL_FLAG(std::string, token_file, "",
+          "File whose first line is sent as bearer token.");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
           "How long a call may take.");
 ABSL_FLAG(std::string, model, "demo", "Name of the model.");
@@ -25,14 +36,37 @@ ABSL_FLAG(std::string, input, "",
 ABSL_FLAG(int64_t, random, 1,
           "forward: tokens of random hidden states, without --input.");
 ABSL_FLAG(uint64_t, seed, 1, "forward: seed of the random hidden states.");
-ABSL_FLAG(std::string, dtype, "f32",
-          "forward: type of the random hidden states: f32, bf16 or f16.");
+ABSL_FLAG(std::vector<std::string>, dtype, {"f32"},
+          "forward, load: type of the random hidden states: f32, bf16 or f16; "
+          "load draws from several.");
 ABSL_FLAG(std::string, output, "",
           "forward: safetensors file to write the answer to.");
 ABSL_FLAG(std::string, vectors, "",
           "verify: safetensors file with inputs and expected outputs.");
+ABSL_FLAG(std::vector<std::string>, layers, {},
+          "load: layers, as in 0-3,7; empty = all.");
+ABSL_FLAG(std::string, tokens, "1",
+          "load: tokens of a request: 8, or evenly from 1-16, or weighted as "
+          "in 1:9,512:1.");
+ABSL_FLAG(int, concurrency, 8, "load: requests that are in flight at a time.");
+ABSL_FLAG(double, rate, 0,
+          "load: in place of --concurrency, requests that begin per second at "
+          "random times, whether or not earlier ones have been answered.");
+ABSL_FLAG(int, connections, 4, "load: connections to the server.");
+ABSL_FLAG(bool, stream, false, "load: use one ForwardStream per connection.");
+ABSL_FLAG(absl::Duration, duration, absl::Seconds(10),
+          "load: how long to measure.");
+ABSL_FLAG(absl::Duration, warmup, absl::Seconds(1),
+          "load: how long to run before.");
+ABSL_FLAG(int64_t, requests, 0,
+          "load: end after that many requests; 0 = after --duration.");
+ABSL_FLAG(bool, check, false,
+          "load: compare each answer with those to its rows sent alone; exit "
+          "code 1 if they differ.");
+ABSL_FLAG(std::string, json, "", "load: file to write the result to.");
 ABSL_FLAG(double, output_tolerance, 2e-5,
-          "verify: allowed error of the output, relative to the largest value "
+          "verify, load --check: allowed error of the output, relative to the "
+          "largest value "
           "of its row.");
 
 namespace moe {
@@ -43,8 +77,8 @@ constexpr char kUsage[] =
     "  moe-client info      what the server serves\n"
     "  moe-client forward   sends a batch through a layer\n"
     "  moe-client verify    compares answers with recorded vectors; exit code "
-    "1 "
-    "if they differ\n"
+    "1 if they differ\n"
+    "  moe-client load      measures latency and throughput\n"
     "  moe-client health    exit code 0 if the server is serving";
 
 absl::StatusOr<v1::DType> ParseDType(const std::string& name) {
@@ -55,6 +89,51 @@ absl::StatusOr<v1::DType> ParseDType(const std::string& name) {
       absl::StrCat("--dtype: want f32, bf16 or f16, got \"", name, "\""));
 }
 
+absl::StatusOr<std::vector<v1::DType>> ParseDTypes() {
+  std::vector<v1::DType> dtypes;
+  for (const std::string& name : absl::GetFlag(FLAGS_dtype)) {
+    MOE_ASSIGN_OR_RETURN(const v1::DType dtype, ParseDType(name));
+    dtypes.push_back(dtype);
+  }
+  if (dtypes.empty()) return ParseDType("").status();
+  return dtypes;
+}
+
+ConnectionOptions ConnectionFromFlags() {
+  return {.address = absl::GetFlag(FLAGS_server),
+          .timeout = absl::GetFlag(FLAGS_timeout),
+          .tls = absl::GetFlag(FLAGS_tls),
+          .ca_file = absl::GetFlag(FLAGS_tls_ca_file),
+          .cert_file = absl::GetFlag(FLAGS_tls_cert_file),
+          .key_file = absl::GetFlag(FLAGS_tls_key_file),
+          .token_file = absl::GetFlag(FLAGS_token_file)};
+}
+
+absl::StatusOr<bool> RunLoad() {
+  LoadRunOptions options;
+  options.connection = ConnectionFromFlags();
+  options.model = absl::GetFlag(FLAGS_model);
+  MOE_ASSIGN_OR_RETURN(
+      options.layers,
+      ParseIndexList("--layers",
+                     absl::StrJoin(absl::GetFlag(FLAGS_layers), ",")));
+  MOE_ASSIGN_OR_RETURN(options.dtypes, ParseDTypes());
+  MOE_ASSIGN_OR_RETURN(options.tokens,
+                       TokenDistribution::Parse(absl::GetFlag(FLAGS_tokens)));
+  options.concurrency = absl::GetFlag(FLAGS_concurrency);
+  options.rate = absl::GetFlag(FLAGS_rate);
+  options.connections = absl::GetFlag(FLAGS_connections);
+  options.stream = absl::GetFlag(FLAGS_stream);
+  options.duration = absl::GetFlag(FLAGS_duration);
+  options.warmup = absl::GetFlag(FLAGS_warmup);
+  options.max_requests = absl::GetFlag(FLAGS_requests);
+  options.check = absl::GetFlag(FLAGS_check);
+  options.tolerance = absl::GetFlag(FLAGS_output_tolerance);
+  options.seed = absl::GetFlag(FLAGS_seed);
+  options.json_file = absl::GetFlag(FLAGS_json);
+  return RunLoadTest(options);
+}
+
 absl::Status RunForward(const Connection& connection) {
   ForwardOptions options;
   options.model = absl::GetFlag(FLAGS_model);
@@ -63,7 +142,8 @@ absl::Status RunForward(const Connection& connection) {
   options.random_tokens = absl::GetFlag(FLAGS_random);
   options.seed = absl::GetFlag(FLAGS_seed);
   options.output = absl::GetFlag(FLAGS_output);
-  MOE_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
+  MOE_ASSIGN_OR_RETURN(const std::vector<v1::DType> dtypes, ParseDTypes());
+  options.dtype = dtypes.front();
   if (options.random_tokens < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--random: want 0 or more, got ", options.random_tokens));
@@ -73,8 +153,8 @@ absl::Status RunForward(const Connection& connection) {
 
 // 0 = done, 1 = the answer is no, 2 = an error.
 absl::StatusOr<int> Run(const std::string& command) {
-  const Connection connection(absl::GetFlag(FLAGS_server),
-                              absl::GetFlag(FLAGS_timeout));
+  MOE_ASSIGN_OR_RETURN(const Connection connection,
+                       Connection::Open(ConnectionFromFlags()));
   if (command == "info") {
     MOE_RETURN_IF_ERROR(Info(connection));
     return 0;
@@ -93,13 +173,18 @@ absl::StatusOr<int> Run(const std::string& command) {
                                 absl::GetFlag(FLAGS_output_tolerance)));
     return pass ? 0 : 1;
   }
+  if (command == "load") {
+    MOE_ASSIGN_OR_RETURN(const bool right, RunLoad());
+    return right ? 0 : 1;
+  }
   if (command == "health") {
     MOE_ASSIGN_OR_RETURN(const bool healthy, connection.Healthy());
     absl::PrintF("%s\n", healthy ? "SERVING" : "NOT_SERVING");
     return healthy ? 0 : 1;
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "command: want info, forward, verify or health, got \"", command, "\""));
+      "command: want info, forward, verify, load or health, got \"", command,
+      "\""));
 }
 
 int Main(int argc, char** argv) {

@@ -81,7 +81,7 @@ Server::Server(const ServerOptions& options)
                                 options.max_queue_delay),
                             .max_queue_tokens = options.max_queue_tokens},
                .max_queue_bytes = options.max_queue_bytes},
-              &executor_, &metrics_),
+              &expert_workspace_, &metrics_),
       service_({.max_message_bytes = options.max_message_bytes,
                 .max_request_tokens = options.max_request_tokens},
                &registry_, &engine_, &metrics_) {

@@ -97,9 +97,9 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   }
   for (const auto& [tensor, shard] : shard_of) {
     if (files[position[shard]].Find(tensor) == nullptr) {
-      return absl::DataLossError(absl::StrCat(kIndex, ": tensor ",
-                                              Quote(tensor), ": not in ", shard,
-                                              ", where the index places it"));
+      return absl::DataLossError(
+          absl::StrCat(kIndex, ": tensor ", Quote(tensor), ": not in ",
+                       Quote(shard), ", where the index places it"));
     }
   }
   Checkpoint checkpoint(std::move(config), quantization, std::move(source),

@@ -3,9 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "experts/base/status_macros.h"
+#include "experts/checkpoint/text.h"
 
 namespace moe {
 namespace {
@@ -31,8 +30,7 @@ absl::StatusOr<Quantization> ParseQuantization(const Config& config) {
                        section->Ints(kBlockKey));
   if (section->Has(kBlockKey)) {
     if (block.size() != 2 || block[0] < 1 || block[1] < 1) {
-      return section->Error(kBlockKey, "two integers >= 1",
-                            absl::StrCat("[", absl::StrJoin(block, ", "), "]"));
+      return section->Error(kBlockKey, "two integers >= 1", ShapeText(block));
     }
     result.block_rows = block[0];
     result.block_cols = block[1];

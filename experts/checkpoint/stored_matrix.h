@@ -7,6 +7,7 @@
 
 #include "absl/types/span.h"
 #include "experts/base/dtype.h"
+#include "experts/base/matrix_view.h"
 
 namespace moe {
 
@@ -68,6 +69,17 @@ struct StoredMatrix {
   //
   // Requires: the range lies in the matrix.
   void Read(int64_t row, int64_t col, absl::Span<float> out) const;
+
+  // As Read, of the rectangle out.rows() x out.cols() whose first element is
+  // (row, col). Much faster than row by row if the matrix is stored transposed,
+  // and never slower; best with 32 rows or more.
+  void ReadBlock(int64_t row, int64_t col, Matrix out) const;
+
+  // The codes behind Read, one a byte: E4M3, or nibbles. Requires: not kPlain;
+  // the range lies in the matrix.
+  void ReadCodes(int64_t row, int64_t col, absl::Span<uint8_t> out) const;
+  // What the code of an element is multiplied by. Requires: not kPlain.
+  float Scale(int64_t row, int64_t col) const;
 
   // Rows first, first + step, ... of this matrix: a half of concatenated
   // projections (step 1), one of interleaved ones (step 2), or an expert of a

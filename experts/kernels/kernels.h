@@ -37,13 +37,9 @@ struct MulArgs {
   int64_t group = 0;         // as in PackedLayout; 0 = no scales
   int64_t block = 0;
   DType scale_dtype = DType::kF32;
-  // What to fetch into the cache meanwhile. Formats other than f32: with every
-  // line, the one this many bytes further on. f32: from `next` on, stepping by
-  // `next_step` bytes per step of k, in each of the panels `next_stride` apart.
+  // With every line that is read, the one this many bytes further on is fetched
+  // into the cache.
   int64_t prefetch = 0;
-  const uint8_t* next = nullptr;
-  int64_t next_stride = 0;
-  int64_t next_step = 0;
 };
 using MulFn = void (*)(const MulArgs& args);
 
@@ -57,6 +53,7 @@ struct UnpackArgs {
   int64_t group = 0;
   int64_t block = 0;
   DType scale_dtype = DType::kF32;
+  int64_t prefetch = 0;  // as in MulArgs
   float* out = nullptr;
 };
 using UnpackFn = void (*)(const UnpackArgs& args);
@@ -71,12 +68,12 @@ struct Kernels {
   absl::string_view isa;  // "AVX2", "AVX3", "SCALAR", ... as Highway names them
   bool has_fma = false;   // else results differ in the last bits from CPUs with
   int max_rows = 1;       // rows of a strip, at most kMaxStripRows
-  // Up to this many rows, packed weights are multiplied straight from their
-  // codes; above, they are unpacked into scratch memory first.
+  // With up to this many rows of one expert, packed weights are multiplied
+  // straight from their codes; with more they are unpacked into scratch memory
+  // first.
   int fused_rows = 1;
-  // mul[format][rows][log2 panels]; null where the registers don't suffice.
-  // There is always one for a single panel if rows <= (format is f32 ? max_rows
-  // : fused_rows).
+  // mul[format][rows][log2 panels]: for 1 panel and rows up to max_rows always
+  // there; for 2 and 4 panels null where one after the other is faster.
   MulFn mul[8][kMaxStripRows + 1][3] = {};
   MulFn mul_unpacked[kMaxStripRows + 1][3] = {};  // on what `unpack` wrote
   UnpackFn unpack[8] = {};

@@ -90,23 +90,28 @@ MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
                                          start)
         .count();
   };
-  constexpr int kRounds = 8;
-  constexpr int64_t kSteps = 4'000'000;
+  // Rounds of a few milliseconds: short enough for some to run undisturbed.
+  constexpr int kRounds = 64;
+  constexpr int64_t kSteps = 400'000;
+  constexpr int64_t kMostBytes = 64 << 20;
   const int64_t slice = bytes / num_threads / 4096 * 4096;
+  const int64_t part = std::min(slice, kMostBytes);
   MachineRates rates;
   // Results that a compiler must assume are used.
   volatile float sink = 0;
+  int64_t offset = 0;
   for (int round = 0; round < kRounds; ++round) {
     const double fma = seconds_of([&](int64_t) { sink = kernels.fma(kSteps); });
     rates.peak_gflop_per_s =
         std::max(rates.peak_gflop_per_s,
                  num_threads * kSteps * kernels.flops_per_step / fma * 1e-9);
     const double read = seconds_of([&](int64_t task) {
-      sink = kernels.read(memory + task * slice, slice);
+      sink = kernels.read(memory + task * slice + offset, part);
     });
     rates.read_gb_per_s =
         std::max(rates.read_gb_per_s,
-                 static_cast<double>(num_threads * slice) / read * 1e-9);
+                 static_cast<double>(num_threads * part) / read * 1e-9);
+    offset = offset + 2 * part <= slice ? offset + part : 0;
   }
   return rates;
 }

@@ -32,32 +32,26 @@ using VU = hn::Vec<DU>;
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 inline constexpr int kVectors = static_cast<int>(kPanelWidth) / kLanes;
 
+// kRows: most rows of a strip. Fits: which numbers of rows and panels to
+// multiply at once: what the registers hold and what was measured to be
+// fastest. kFusedRows: see Kernels::fused_rows.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 inline constexpr int kRows = 2;
-inline constexpr int kFusedRows = 2;
+inline constexpr int kFusedRows = 8;
 constexpr bool Fits(int /*rows*/, int panels) { return panels == 1; }
-#elif HWY_TARGET <= HWY_AVX3
-inline constexpr int kRows = 12;  // 24 of 32 registers hold sums
-inline constexpr int kFusedRows = 12;
+#elif HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+inline constexpr int kRows = 12;
+inline constexpr int kFusedRows = 1 << 30;
 constexpr bool Fits(int rows, int panels) {
-  return panels <= (rows <= 4 ? 4 : 2);
-}
-#elif HWY_TARGET == HWY_AVX2
-inline constexpr int kRows = 6;  // 12 of 16 registers hold sums
-inline constexpr int kFusedRows = 4;
-constexpr bool Fits(int rows, int panels) {
-  return panels <= (rows <= 2 ? 2 : 1);
+  return panels == 1 || rows <= (panels == 2 ? 2 : 6);
 }
 #else
-inline constexpr int kRows = 6;  // NEON: 24 of 32 registers hold sums
-inline constexpr int kFusedRows = 4;
+inline constexpr int kRows = 6;  // AVX2: 12 of 16 registers hold sums
+inline constexpr int kFusedRows = 12;
 constexpr bool Fits(int rows, int panels) {
-  return panels <= (rows <= 2 ? 2 : 1);
+  return panels == 1 || (panels == 2 && rows <= 2);
 }
 #endif
-
-// Bytes between what a kernel reads and what it fetches into the cache.
-inline constexpr int64_t kPrefetchDistance = 1024;
 
 // What each format does: kSteps steps of k in a line; Get<step, vector> unpacks
 // columns [vector * kLanes, +kLanes) of one step, times kCodeScale if there are
@@ -66,7 +60,7 @@ struct F32Format {
   static constexpr WeightFormat kFormat = WeightFormat::kF32;
   static constexpr int kSteps = 1;
   static constexpr bool kScaled = false;
-  static constexpr bool kUnpacked = true;
+  static constexpr bool kUnpacked = false;
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
     return hn::LoadU(DF(),
@@ -78,6 +72,7 @@ struct F32Format {
 // then a line of f32 codes per step.
 struct UnpackedFormat : F32Format {
   static constexpr bool kScaled = true;
+  static constexpr bool kUnpacked = true;
   static constexpr float kCodeScale = 1.0F;
 };
 
@@ -154,16 +149,13 @@ struct Fp8Format {
   }
 };
 
-// Words of eight nibbles, one word per column.
+// The words of eight nibbles, one per column, from the byte on that holds
+// nibble `step`: what is beyond the word of a column belongs to its neighbour
+// or lies behind the line. Loading anew is cheaper than shifting.
 template <int step, int vector>
-HWY_INLINE VU NibbleAtBottom(const uint8_t* line) {
-  const VU words = hn::LoadU(
-      DU(), reinterpret_cast<const uint32_t*>(line) + vector * kLanes);
-  if constexpr (step == 0) {
-    return words;
-  } else {
-    return hn::ShiftRight<4 * step>(words);
-  }
+HWY_INLINE VU WordsFromByte(const uint8_t* line) {
+  return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(
+                             line + vector * kLanes * 4 + step / 2));
 }
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
@@ -171,15 +163,12 @@ HWY_INLINE VU NibbleAtBottom(const uint8_t* line) {
 // lookup wants the other bits cleared first.
 template <int step, int vector>
 HWY_INLINE VF LookUpNibble(const uint8_t* line, const float* table) {
-  const VU nibbles = NibbleAtBottom<step, vector>(line);
+  VU nibbles = WordsFromByte<step, vector>(line);
+  if constexpr (step % 2 == 1) nibbles = hn::ShiftRight<4>(nibbles);
   return VF{_mm512_permutexvar_ps(nibbles.raw, hn::LoadU(DF(), table).raw)};
 }
 #endif
 
-// A nibble among the mantissa bits of 2^e is a float without conversion, in
-// place for the four steps in the lower half of the word. In Zen 4 and its kin
-// this takes the adders, which are idle, where a table lookup takes the
-// multipliers.
 struct Int4Format {
   static constexpr WeightFormat kFormat = WeightFormat::kInt4;
   static constexpr int kSteps = 8;
@@ -188,13 +177,19 @@ struct Int4Format {
   static constexpr float kCodeScale = 1.0F;
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+    if constexpr (true) {
+      alignas(64) static constexpr float kValues[16] = {
+          -8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+      return LookUpNibble<step, vector>(line, kValues);
+    }
+#endif
+    // A nibble among the mantissa bits of 2^e is a float without conversion.
     const DU du;
     constexpr int kShift = step % 4 * 4;
     constexpr uint32_t kExponent = 23 - kShift;
     constexpr float kPower = static_cast<float>(1U << kExponent);
-    VU words = hn::LoadU(
-        du, reinterpret_cast<const uint32_t*>(line) + vector * kLanes);
-    if constexpr (step >= 4) words = hn::ShiftRight<16>(words);
+    const VU words = WordsFromByte<step / 4 * 4, vector>(line);
     const VU bits = hn::OrAnd(hn::Set(du, (127 + kExponent) << 23), words,
                               hn::Set(du, 0xfU << kShift));
     return hn::Sub(hn::BitCast(DF(), bits), hn::Set(DF(), kPower + 8.0F));
@@ -215,7 +210,8 @@ struct Mxfp4Format {
     return LookUpNibble<step, vector>(line, kValues);
 #else
     const DU du;
-    const VU nibbles = NibbleAtBottom<step, vector>(line);
+    const VU nibbles =
+        hn::ShiftRight<step % 2 * 4>(WordsFromByte<step, vector>(line));
     const VU sign =
         hn::And(SignAtTop<step, vector>(line), hn::Set(du, 0x80000000U));
 #if HWY_TARGET == HWY_AVX2
@@ -406,18 +402,14 @@ struct Mul {
   }
 
   // Adds `count` lines to the sums and steps over them.
-  static HWY_INLINE void Lines(int64_t count, Panels& lines, Panels& next,
-                               const MulArgs& args, const float*& a,
-                               VF (&sums)[kSums]) {
+  static HWY_INLINE void Lines(int64_t count, int64_t prefetch, Panels& lines,
+                               const float*& a, VF (&sums)[kSums]) {
     using Steps = std::make_integer_sequence<int, Format::kSteps>;
     using PanelIndices = std::make_integer_sequence<int, kN>;
     const uint8_t* stop = lines.first + count * kLineBytes;
     do {
-      if constexpr (Format::kUnpacked) {
-        Prefetch(next, PanelIndices());
-        next.first += args.next_step;
-      } else {
-        Prefetch({lines.first + args.prefetch, lines.stride}, PanelIndices());
+      if constexpr (!Format::kUnpacked) {
+        Prefetch({lines.first + prefetch, lines.stride}, PanelIndices());
       }
       Line(lines, a, sums, Steps());
       lines.first += kLineBytes;
@@ -431,12 +423,11 @@ struct Mul {
     };
     VF sums[kSums];
     const float* a = args.a + args.k_begin * kR;
-    Panels next{args.next, args.next_stride};
     if constexpr (!Format::kScaled) {
       Panels lines{args.panels + lines_of(args.k_begin) * kLineBytes,
                    args.panel_stride};
       LoadSums(args.tile, sums, Sums());
-      Lines(lines_of(args.k_end - args.k_begin), lines, next, args, a, sums);
+      Lines(lines_of(args.k_end - args.k_begin), args.prefetch, lines, a, sums);
       StoreSums(sums, args.tile, Sums());
     } else {
       const int64_t scale_bytes = kPanelWidth * DTypeBytes(args.scale_dtype);
@@ -450,7 +441,7 @@ struct Mul {
       for (int64_t k = args.k_begin; k < args.k_end;) {
         const int64_t end = std::min(k + args.block, args.k_end);
         ClearSums(sums, Sums());
-        Lines(lines_of(end - k), lines, next, args, a, sums);
+        Lines(lines_of(end - k), args.prefetch, lines, a, sums);
         VF factors[kWide];
         LoadAllScales(args.scale_dtype, scales, factors, Wide());
         AddScaledSums(sums, factors, args.tile, Sums());
@@ -510,6 +501,7 @@ struct Unpack {
         out += kPanelWidth;
       }
       for (; k < end; k += Format::kSteps) {
+        hwy::Prefetch(line + args.prefetch);
         Line(line, out, Steps());
         line += kLineBytes;
         out += Format::kSteps * kPanelWidth;
@@ -520,8 +512,7 @@ struct Unpack {
 
 template <class Format, int kR, int kN>
 constexpr MulFn MulOrNull() {
-  constexpr int kLimit = Format::kUnpacked ? kRows : kFusedRows;
-  if constexpr (kR <= kLimit && Fits(kR, kN)) {
+  if constexpr (kR <= kRows && Fits(kR, kN)) {
     return &Mul<Format, kR, kN>::Run;
   } else {
     return nullptr;

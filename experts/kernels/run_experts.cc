@@ -13,8 +13,9 @@ constexpr int64_t kUnitPanels = kMaxPanelsAtOnce;
 // Rows of a task, in strips: what its activations take of the L2 cache.
 constexpr int64_t kBlockStrips = 16;
 constexpr int64_t kBlockRows = kBlockStrips * kMaxStripRows;
-// Steps of k that are unpacked at a time, for 16 columns: half an L1 cache.
-constexpr int64_t kUnpackSteps = 256;
+// Steps of k that strips multiply in turn: 16 unpacked columns of them are half
+// an L1 cache, a multiple of every block.
+constexpr int64_t kCutSteps = 256;
 // Tasks per thread to aim at: the last one to finish makes the others wait for
 // a small part of the whole.
 constexpr int64_t kTasksPerThread = 12;
@@ -23,11 +24,13 @@ constexpr int64_t kTasksPerThread = 12;
 constexpr int64_t kReadRows = 4;
 // Bytes ahead of the multiplication that the stream of weights is fetched.
 constexpr int64_t kPrefetchBytes = 1024;
+// Steps of k that are in as many bytes, about; and where k may be cut.
+constexpr int64_t kPrefetchSteps = 128;
+constexpr int64_t kCutAlignment = 128;
 
 constexpr int64_t kTileFloats = kBlockRows * kUnitPanels * kPanelWidth;
 // An unpacked panel, with the scales of the smallest blocks.
-constexpr int64_t kUnpackedPanel =
-    (kUnpackSteps + kUnpackSteps / 32) * kPanelWidth;
+constexpr int64_t kUnpackedPanel = (kCutSteps + kCutSteps / 32) * kPanelWidth;
 constexpr int64_t kUnpackFloats = kUnitPanels * kUnpackedPanel;
 constexpr int64_t kScratchFloats = kTileFloats + kUnpackFloats;
 
@@ -56,19 +59,51 @@ void InterleaveRows(const float* const* rows, const float* scales,
   std::fill(dst + steps * num_rows, dst + padded * num_rows, 0.0F);
 }
 
+// Multiplies `count` adjacent panels by one strip, as many at a time as there
+// are kernels for.
+void MulStrip(const MulFn (&muls)[3], int64_t count, int64_t rows, bool stream,
+              MulArgs args, float* tile) {
+  const int64_t k_begin = args.k_begin;
+  const int64_t k_end = args.k_end;
+  const uint8_t* first = args.panels;
+  for (int64_t p = 0; p < count;) {
+    int log_panels = 2;
+    while (p + (1 << log_panels) > count || muls[log_panels] == nullptr) {
+      --log_panels;
+    }
+    const int64_t at_once = 1 << log_panels;
+    args.panels = first + p * args.panel_stride;
+    args.tile = tile + p * rows * kPanelWidth;
+    if (stream) {
+      // The last part fetches the panels that come next.
+      const int64_t last_part = std::max<int64_t>(0, k_end - kPrefetchSteps) /
+                                kCutAlignment * kCutAlignment;
+      args.prefetch = kPrefetchBytes;
+      if (last_part > 0) {
+        args.k_end = last_part;
+        muls[log_panels](args);
+      }
+      args.k_begin = last_part;
+      args.k_end = k_end;
+      args.prefetch += (at_once - 1) * args.panel_stride;
+      muls[log_panels](args);
+      args.k_begin = k_begin;
+    } else {
+      muls[log_panels](args);
+    }
+    p += at_once;
+  }
+}
+
 }  // namespace
 
 int64_t ExpertRunner::Strips::Begin(int64_t strip) const {
   return first_row + strip * short_rows + std::min(strip, long_strips);
 }
 
-ExpertRunner::ExpertRunner(const Kernels& kernels, const ExpertSpec& spec,
-                           int num_threads)
+ExpertRunner::ExpertRunner(const Kernels& kernels, int num_threads)
     : kernels_(kernels),
-      spec_(spec),
       num_threads_(num_threads),
-      padded_d_model_(RoundUp(spec.d_model, kStepAlignment)),
-      padded_d_ff_(RoundUp(spec.d_ff, kStepAlignment)),
       scratch_(num_threads * kScratchFloats) {}
 
 void ExpertRunner::CutRows(absl::Span<const int32_t> offsets) {
@@ -189,98 +224,61 @@ void ExpertRunner::MulUnit(const PackedMatrix& matrix, const float* bias,
     }
   }
 
-  const int64_t most_rows = strips.Rows(task.first_strip);
   const int64_t num_strips = task.end_strip - task.first_strip;
-  const bool is_f32 = layout.format == WeightFormat::kF32;
+  const int64_t rows_of_task = strips.Begin(task.end_strip) - first_row;
   const bool unpack =
-      !is_f32 && (num_strips > 1 || most_rows > kernels_.fused_rows);
+      layout.format != WeightFormat::kF32 && rows_of_task > kernels_.fused_rows;
   const auto& muls = !unpack ? kernels_.mul[format]
                      : layout.has_scales()
                          ? kernels_.mul_unpacked
                          : kernels_.mul[static_cast<int>(WeightFormat::kF32)];
-
-  for (int64_t p = 0; p < count;) {
-    int log_panels = 2;
-    while (p + (1 << log_panels) > count ||
-           muls[most_rows][log_panels] == nullptr) {
-      --log_panels;
-    }
-    const int64_t at_once = 1 << log_panels;
-    const uint8_t* panels = matrix.Panel(panel + p);
-    const uint8_t* after = panels + at_once * panel_bytes;
-
+  const uint8_t* panels = matrix.Panel(panel);
+  // A single strip needs each weight once: the whole of k, to stream few panels
+  // at a time. More strips share a cut of k of all panels while it is cached.
+  const bool stream = num_strips == 1 && !unpack;
+  const int64_t cut = stream ? k_end : kCutSteps;
+  for (int64_t k = 0; k < k_end; k += cut) {
+    const int64_t end = std::min(k + cut, k_end);
+    // From a line of this cut to its like in the next cut, or in the next unit.
+    const int64_t to_next =
+        end < k_end ? layout.line_offset(end) - layout.line_offset(k)
+                    : count * panel_bytes - layout.line_offset(k) +
+                          layout.line_offset(0);
     MulArgs args;
     args.panels = panels;
     args.panel_stride = panel_bytes;
+    args.k_begin = k;
+    args.k_end = end;
     args.group = layout.group;
     args.block = layout.block();
     args.scale_dtype = layout.scale_dtype;
-    if (num_strips == 1 && !unpack) {
-      // The whole stream in one go; its last part fetches the next panels.
-      const int64_t granule = std::max<int64_t>(layout.block(), 32);
-      const int64_t last_part = RoundUp(
-          kPrefetchBytes / kLineBytes * layout.steps_per_line(), granule);
-      const int64_t cut =
-          std::max<int64_t>(0, (k_end - last_part) / granule * granule);
-      args.a = inputs_of(task.first_strip);
-      args.tile = tile_of(task.first_strip) + p * most_rows * kPanelWidth;
-      args.next_stride = panel_bytes;
-      args.next_step = kLineBytes;
-      const int64_t jump = (at_once - 1) * panel_bytes;
-      for (const auto& [begin, end, ahead] :
-           {std::array<int64_t, 3>{0, cut, kPrefetchBytes},
-            std::array<int64_t, 3>{cut, k_end, kPrefetchBytes + jump}}) {
-        if (begin == end) continue;
-        args.k_begin = begin;
-        args.k_end = end;
-        args.prefetch = ahead;
-        args.next = panels + begin * kLineBytes + ahead;
-        muls[most_rows][log_panels](args);
+    if (unpack) {
+      UnpackArgs from;
+      from.k_begin = k;
+      from.k_end = end;
+      from.group = layout.group;
+      from.block = layout.block();
+      from.scale_dtype = layout.scale_dtype;
+      from.prefetch = to_next;
+      for (int64_t p = 0; p < count; ++p) {
+        from.panel = panels + p * panel_bytes;
+        from.out = unpacked + p * kUnpackedPanel;
+        kernels_.unpack[format](from);
       }
-    } else {
-      for (int64_t k = 0; k < k_end; k += kUnpackSteps) {
-        const int64_t end = std::min(k + kUnpackSteps, k_end);
-        if (unpack) {
-          UnpackArgs from;
-          from.k_begin = k;
-          from.k_end = end;
-          from.group = layout.group;
-          from.block = layout.block();
-          from.scale_dtype = layout.scale_dtype;
-          for (int64_t i = 0; i < at_once; ++i) {
-            from.panel = panels + i * panel_bytes;
-            from.out = unpacked + i * kUnpackedPanel;
-            kernels_.unpack[format](from);
-          }
-          args.panels = reinterpret_cast<const uint8_t*>(unpacked);
-          args.panel_stride = kUnpackedPanel * sizeof(float);
-          args.group = layout.block();
-          args.scale_dtype = DType::kF32;
-          args.k_begin = 0;
-          args.k_end = end - k;
-        } else {
-          args.k_begin = k;
-          args.k_end = end;
-        }
-        // Meanwhile fetch the block after this one.
-        const bool last = end == k_end;
-        const int64_t next_begin = last ? 0 : end;
-        const int64_t next_end = std::min(next_begin + kUnpackSteps, k_end);
-        args.next = (last ? after : panels) + layout.line_offset(next_begin);
-        args.next_stride = panel_bytes;
-        args.next_step =
-            CeilDiv((next_end - next_begin) * kLineBytes,
-                    layout.steps_per_line() * num_strips * (end - k));
-        for (int64_t s = task.first_strip; s < task.end_strip; ++s) {
-          const int64_t rows = strips.Rows(s);
-          args.a = inputs_of(s) + (unpack ? k * rows : 0);
-          args.tile = tile_of(s) + p * rows * kPanelWidth;
-          muls[rows][log_panels](args);
-          args.next += args.next_step * (end - k);
-        }
-      }
+      args.panels = reinterpret_cast<const uint8_t*>(unpacked);
+      args.panel_stride = kUnpackedPanel * sizeof(float);
+      args.k_begin = 0;
+      args.k_end = end - k;
+      args.group = layout.block();
+      args.scale_dtype = DType::kF32;
     }
-    p += at_once;
+    for (int64_t s = task.first_strip; s < task.end_strip; ++s) {
+      const int64_t rows = strips.Rows(s);
+      args.a = inputs_of(s) + (unpack ? k * rows : 0);
+      // The first strip to come fetches for all.
+      args.prefetch = s == task.first_strip && !unpack ? to_next : 0;
+      MulStrip(muls[rows], count, rows, stream, args, tile_of(s));
+    }
   }
 }
 
@@ -344,9 +342,13 @@ void ExpertRunner::RunDown(const PackedExpert& expert, const Task& task,
   }
 }
 
-void ExpertRunner::Run(absl::Span<const PackedExpert> experts,
+void ExpertRunner::Run(const ExpertSpec& spec,
+                       absl::Span<const PackedExpert> experts,
                        const ExpertBatch& batch, ParallelFor parallel_for,
                        Matrix out) {
+  spec_ = spec;
+  padded_d_model_ = RoundUp(spec.d_model, kStepAlignment);
+  padded_d_ff_ = RoundUp(spec.d_ff, kStepAlignment);
   MOE_DCHECK(experts.size() + 1 == batch.offsets.size());
   MOE_DCHECK(batch.hidden_states.cols() == spec_.d_model);
   if (experts.empty()) return;
@@ -380,6 +382,37 @@ void ExpertRunner::Run(absl::Span<const PackedExpert> experts,
   parallel_for(down_tasks_.first.back(), [&](int64_t index, int worker) {
     const Task task = TaskAt(down_tasks_, down_units, index);
     RunDown(experts[task.expert], task, worker, out);
+  });
+}
+
+void ExpertRunner::Multiply(const PackedMatrix& matrix, const float* bias,
+                            ConstMatrix x, ParallelFor parallel_for,
+                            Matrix out) {
+  MOE_DCHECK(x.cols() == matrix.layout.k && out.cols() == matrix.layout.n);
+  MOE_DCHECK(x.rows() == out.rows());
+  // The second half of an expert, whose inner values are x.
+  spec_.d_model = matrix.layout.n;
+  spec_.d_ff = matrix.layout.k;
+  padded_d_ff_ = RoundUp(spec_.d_ff, kStepAlignment);
+  const int32_t offsets[] = {0, static_cast<int32_t>(x.rows())};
+  inner_.Grow(x.rows() * padded_d_ff_);
+  CutRows(offsets);
+  const Strips& strips = strips_.front();
+  parallel_for(CeilDiv(strips.count, kBlockStrips), [&](int64_t block, int) {
+    const int64_t end = std::min((block + 1) * kBlockStrips, strips.count);
+    for (int64_t s = block * kBlockStrips; s < end; ++s) {
+      const int64_t begin = strips.Begin(s);
+      const float* rows[kMaxStripRows];
+      for (int64_t r = 0; r < strips.Rows(s); ++r) rows[r] = x.Row(begin + r);
+      InterleaveRows(rows, /*scales=*/nullptr, strips.Rows(s), spec_.d_ff,
+                     padded_d_ff_, inner_.data() + begin * padded_d_ff_);
+    }
+  });
+  const int64_t units = CeilDiv(matrix.panels, kUnitPanels);
+  CutTasks(units, down_tasks_);
+  const PackedExpert expert{.up = {}, .down = matrix, .down_bias = bias};
+  parallel_for(down_tasks_.first.back(), [&](int64_t index, int worker) {
+    RunDown(expert, TaskAt(down_tasks_, units, index), worker, out);
   });
 }
 

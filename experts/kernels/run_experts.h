@@ -40,18 +40,28 @@ using ParallelFor = absl::FunctionRef<void(
 class ExpertRunner {
  public:
   // Requires: num_threads >= 1; `kernels` outlives this.
-  ExpertRunner(const Kernels& kernels, const ExpertSpec& spec, int num_threads);
+  ExpertRunner(const Kernels& kernels, int num_threads);
 
   // out[i] = expert(hidden_states[rows[i]] * input_scales[i]) for each
   // assignment i. The bytes of out[i] depend on that row and its expert alone.
   //
+  // spec:     of the experts; may differ from one Run to the next.
   // experts:  as many as batch.offsets says.
   // out:      [assignments, d_model], overwritten.
   // parallel_for: runs fn(task, worker) with workers below num_threads.
   // Requires: a consistent batch; matrices of the shapes in `spec`.
   // Cost:     allocates only for more assignments or experts than ever before.
-  void Run(absl::Span<const PackedExpert> experts, const ExpertBatch& batch,
-           ParallelFor parallel_for, Matrix out);
+  void Run(const ExpertSpec& spec, absl::Span<const PackedExpert> experts,
+           const ExpertBatch& batch, ParallelFor parallel_for, Matrix out);
+
+  // out = x * matrix^T + bias: one linear map of all rows, such as a gate, with
+  // the same promise about bytes.
+  //
+  // x:    [rows, k]
+  // bias: as in PackedExpert, or null
+  // out:  [rows, n], overwritten
+  void Multiply(const PackedMatrix& matrix, const float* bias, ConstMatrix x,
+                ParallelFor parallel_for, Matrix out);
 
  private:
   // How the rows of one expert are cut into strips that differ by at most one
@@ -98,10 +108,11 @@ class ExpertRunner {
                Matrix out);
 
   const Kernels& kernels_;
-  const ExpertSpec spec_;
   const int num_threads_;
-  const int64_t padded_d_model_;
-  const int64_t padded_d_ff_;
+  // Of the current Run.
+  ExpertSpec spec_;
+  int64_t padded_d_model_ = 0;
+  int64_t padded_d_ff_ = 0;
   std::vector<Strips> strips_;  // [num_experts]
   Tasks up_tasks_;
   Tasks down_tasks_;

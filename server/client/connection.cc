@@ -1,13 +1,15 @@
 #include "server/client/connection.h"
 
+#include <fstream>
+#include <sstream>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "server/grpc_status.h"
 #include "server/tensor_codec.h"
@@ -15,12 +17,29 @@
 namespace moe {
 namespace {
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& address,
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                   arguments);
+  // Connections to the same server would else be one.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // A server that restarts is found again soon.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+absl::StatusOr<std::string> ReadFile(absl::string_view flag,
+                                     const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat(flag, ": can't read ", path));
+  }
+  return text.str();
 }
 
 // A response tensor of two dimensions whose byte count fits.
@@ -44,11 +63,59 @@ absl::StatusOr<WireMatrix> AsMatrix(const v1::Tensor& tensor) {
 
 }  // namespace
 
-Connection::Connection(const std::string& address, absl::Duration timeout)
-    : channel_(MakeChannel(address)),
+Connection::Connection(
+    const ConnectionOptions& options, std::string token,
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+    : channel_(MakeChannel(options.address, credentials)),
       stub_(v1::MoeService::NewStub(channel_)),
       health_(grpc::health::v1::Health::NewStub(channel_)),
-      timeout_(timeout) {}
+      timeout_(options.timeout),
+      authorization_(token.empty() ? "" : absl::StrCat("Bearer ", token)) {}
+
+Connection::Connection(const std::string& address, absl::Duration timeout)
+    : Connection({.address = address, .timeout = timeout}, "",
+                 grpc::InsecureChannelCredentials()) {}
+
+absl::StatusOr<Connection> Connection::Open(const ConnectionOptions& options) {
+  std::string token;
+  if (!options.token_file.empty()) {
+    MOE_ASSIGN_OR_RETURN(const std::string text,
+                         ReadFile("--token_file", options.token_file));
+    token = std::string(
+        absl::StripAsciiWhitespace(text.substr(0, text.find('\n'))));
+    if (token.empty()) {
+      return absl::InvalidArgumentError(
+          "--token_file: want a token in the first line, got none");
+    }
+  }
+  if (options.cert_file.empty() != options.key_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--tls_cert_file: want it together with --tls_key_file");
+  }
+  if (!options.tls && options.ca_file.empty() && options.cert_file.empty()) {
+    return Connection(options, std::move(token),
+                      grpc::InsecureChannelCredentials());
+  }
+  grpc::SslCredentialsOptions ssl;
+  if (!options.ca_file.empty()) {
+    MOE_ASSIGN_OR_RETURN(ssl.pem_root_certs,
+                         ReadFile("--tls_ca_file", options.ca_file));
+  }
+  if (!options.cert_file.empty()) {
+    MOE_ASSIGN_OR_RETURN(ssl.pem_cert_chain,
+                         ReadFile("--tls_cert_file", options.cert_file));
+    MOE_ASSIGN_OR_RETURN(ssl.pem_private_key,
+                         ReadFile("--tls_key_file", options.key_file));
+  }
+  return Connection(options, std::move(token), grpc::SslCredentials(ssl));
+}
+
+void Connection::Prepare(grpc::ClientContext* context) const {
+  context->set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+  if (!authorization_.empty()) {
+    context->AddMetadata("authorization", authorization_);
+  }
+}
 
 template <typename Stub, typename Request, typename Response>
 absl::StatusOr<Response> Connection::Call(
@@ -57,7 +124,7 @@ absl::StatusOr<Response> Connection::Call(
                                  Response*),
     const Request& request) const {
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+  Prepare(&context);
   Response response;
   MOE_RETURN_IF_ERROR(
       FromGrpcStatus((stub.*method)(&context, request, &response)));

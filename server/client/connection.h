@@ -17,16 +17,37 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/security/credentials.h"
 #include "moe/v1/moe.grpc.pb.h"
 
 namespace moe {
 
+struct ConnectionOptions {
+  // "HOST:PORT", "unix:/path", or any gRPC target.
+  std::string address;
+  absl::Duration timeout = absl::Seconds(60);  // of a call
+  // PEM files. Any of them, or `tls`, turns TLS on; without ca_file the
+  // system's authorities are trusted. cert_file and key_file identify this
+  // client.
+  bool tls = false;
+  std::string ca_file{};
+  std::string cert_file{};
+  std::string key_file{};
+  // File whose first line is sent as bearer token; empty: none is sent.
+  std::string token_file{};
+};
+
+// A TCP connection of its own.
 class Connection {
  public:
-  // address: "HOST:PORT", or any gRPC target. Does not wait for the server.
+  // Plain text, without a token. Does not wait for the server.
   // Message sizes are not limited on this side: the server's limits count.
   explicit Connection(const std::string& address,
                       absl::Duration timeout = absl::Seconds(60));
+
+  // Errors: NOT_FOUND for a file that can't be read, INVALID_ARGUMENT for
+  // options that contradict each other, both naming the flag.
+  static absl::StatusOr<Connection> Open(const ConnectionOptions& options);
 
   absl::StatusOr<v1::ForwardResponse> Forward(
       const v1::ForwardRequest& request) const;
@@ -37,7 +58,15 @@ class Connection {
   // Whether the server says that it serves.
   absl::StatusOr<bool> Healthy() const;
 
+  // For calls that this class has no function for: the stub, and a context
+  // with deadline and token.
+  v1::MoeService::Stub& stub() const { return *stub_; }
+  void Prepare(grpc::ClientContext* context) const;
+
  private:
+  Connection(const ConnectionOptions& options, std::string token,
+             const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+
   template <typename Stub, typename Request, typename Response>
   absl::StatusOr<Response> Call(
       Stub& stub,
@@ -48,7 +77,8 @@ class Connection {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::MoeService::Stub> stub_;
   std::unique_ptr<grpc::health::v1::Health::Stub> health_;
-  const absl::Duration timeout_;
+  absl::Duration timeout_;
+  std::string authorization_;  // header, or empty
 };
 
 // A wire matrix of a response, widened to float; or expert ids.

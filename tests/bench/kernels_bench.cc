@@ -245,7 +245,7 @@ int Main(int argc, char** argv) {
       std::vector<float> hidden(tokens * spec.d_model);
       for (float& value : hidden) value = normal(engine);
       std::vector<float> out(tokens * top_k * spec.d_model);
-      ExpertRunner runner(*kernels, spec, num_threads);
+      ExpertRunner runner(*kernels, num_threads);
       std::vector<double> seconds;
       std::vector<double> fractions;
       double gflops = 0;
@@ -271,7 +271,7 @@ int Main(int argc, char** argv) {
             layer * num_experts, num_experts);
         layer = (layer + 1) % layers;
         const auto start = Clock::now();
-        runner.Run(layer_experts, batch, parallel_for,
+        runner.Run(spec, layer_experts, batch, parallel_for,
                    Matrix(out.data(), tokens * top_k, spec.d_model));
         const double time =
             std::chrono::duration<double>(Clock::now() - start).count();

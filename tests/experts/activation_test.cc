@@ -1,5 +1,6 @@
 #include "experts/activation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>

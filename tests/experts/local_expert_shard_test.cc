@@ -1,5 +1,6 @@
 #include "experts/local_expert_shard.h"
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -90,7 +91,7 @@ class TestShard {
             int num_threads = 1)
       : executor_(num_threads),
         workspace_(&executor_),
-        shard_(LocalExpertShard::Load(spec, AsStored(spec, experts),
+        shard_(LocalExpertShard::Load(spec, StoreExperts(spec, experts),
                                       WeightFormat::kF32, executor_,
                                       &workspace_)) {}
 
@@ -249,7 +250,7 @@ TEST(LocalExpertShardWorkspaceTest, SeveralShardsShareOne) {
   Executor executor(2);
   ExpertWorkspace workspace(&executor);
   const auto load = [&](const ExpertSpec& spec, const auto& experts) {
-    return LocalExpertShard::Load(spec, AsStored(spec, experts),
+    return LocalExpertShard::Load(spec, StoreExperts(spec, experts),
                                   WeightFormat::kAuto, executor, &workspace);
   };
   const auto first = load(small, small_experts);

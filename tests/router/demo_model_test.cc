@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -39,7 +41,7 @@ class DemoModelTest : public ::testing::Test {
 
   Executor executor_{2};
   ExpertWorkspace expert_workspace_{&executor_};
-  LayerWorkspace workspace_{&executor_};
+  LayerWorkspace workspace_{&expert_workspace_};
   std::unique_ptr<Model> model_ = MakeDemoModel(executor_, &expert_workspace_);
 };
 

@@ -66,7 +66,7 @@ class TestLayer {
   explicit TestLayer(const ReferenceMoe& moe, int num_threads = 1)
       : executor_(num_threads),
         expert_workspace_(&executor_),
-        workspace_(&executor_),
+        workspace_(&expert_workspace_),
         layer_(Parts(moe)) {}
 
   struct Answer {
@@ -102,7 +102,7 @@ class TestLayer {
  private:
   std::unique_ptr<LocalExpertShard> Load(
       const ExpertSpec& spec, absl::Span<const ReferenceExpert> experts) {
-    return LocalExpertShard::Load(spec, AsStored(spec, experts),
+    return LocalExpertShard::Load(spec, StoreExperts(spec, experts),
                                   WeightFormat::kF32, executor_,
                                   &expert_workspace_);
   }
@@ -581,7 +581,8 @@ class EchoShard final : public ExpertShard {
 
 absl::Status ForwardOnce(FfnLayerParts parts) {
   Executor executor(1);
-  LayerWorkspace workspace(&executor);
+  ExpertWorkspace experts(&executor);
+  LayerWorkspace workspace(&experts);
   const FfnLayer layer(std::move(parts));
   const std::vector<float> x(2 * 4, 1.0F);
   std::vector<float> out(x.size());

@@ -1,6 +1,7 @@
 #include "router/gate.h"
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -15,7 +16,8 @@ std::vector<float> Logits(const Gate& gate, ConstMatrix hidden_states,
   Executor executor(num_threads);
   std::vector<float> logits(
       static_cast<size_t>(hidden_states.rows() * gate.outputs()), -7.0F);
-  gate.Forward(hidden_states, executor,
+  ExpertWorkspace workspace(&executor);
+  gate.Forward(hidden_states, workspace,
                Matrix(logits.data(), hidden_states.rows(), gate.outputs()));
   return logits;
 }

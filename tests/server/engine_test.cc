@@ -133,7 +133,7 @@ class EngineTest : public ::testing::Test {
   }
 
   void StartEngine(const EngineOptions& options = {}) {
-    engine_ = std::make_unique<Engine>(options, &executor_, &metrics_);
+    engine_ = std::make_unique<Engine>(options, &workspace_, &metrics_);
   }
 
   ServedLayer Layer(size_t index) const {

@@ -153,19 +153,19 @@ std::vector<Bounded> RunReferenceExpert(const ExpertSpec& spec,
   return Project(expert, Projection::kDown, inner);
 }
 
-std::vector<StoredExpert> AsStored(const ExpertSpec& spec,
-                                   absl::Span<const ReferenceExpert> experts) {
-  std::vector<StoredExpert> stored(experts.size());
-  for (size_t e = 0; e < experts.size(); ++e) {
+std::vector<StoredExpert> StoreExperts(
+    const ExpertSpec& spec, absl::Span<const ReferenceExpert> experts) {
+  std::vector<StoredExpert> stored;
+  for (const ReferenceExpert& expert : experts) {
+    StoredExpert& to = stored.emplace_back();
     for (size_t p = 0; p < kNumProjections; ++p) {
       const bool down = static_cast<Projection>(p) == Projection::kDown;
-      StoredMatrix& matrix = stored[e].weights[p];
+      StoredMatrix& matrix = to.weights[p];
       matrix.rows = down ? spec.d_model : spec.d_ff;
       matrix.cols = down ? spec.d_ff : spec.d_model;
       matrix.row_stride = matrix.cols;
-      matrix.data =
-          reinterpret_cast<const uint8_t*>(experts[e].weights[p].data());
-      stored[e].biases[p] = experts[e].biases[p];
+      matrix.data = reinterpret_cast<const uint8_t*>(expert.weights[p].data());
+      to.biases[p] = expert.biases[p];
     }
   }
   return stored;

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "experts/base/matrix_view.h"
 #include "experts/expert_spec.h"
-#include "experts/local_expert_shard.h"
+#include "experts/stored_expert.h"
 #include "gtest/gtest.h"
 
 namespace moe {
@@ -40,10 +40,9 @@ std::vector<Bounded> RunReferenceExpert(const ExpertSpec& spec,
                                         const ReferenceExpert& expert,
                                         absl::Span<const Bounded> x);
 
-// Reference experts as a shard takes them; views, so `experts` must outlive the
-// result.
-std::vector<StoredExpert> AsStored(const ExpertSpec& spec,
-                                   absl::Span<const ReferenceExpert> experts);
+// The experts as a shard takes them; they point into `experts`.
+std::vector<StoredExpert> StoreExperts(
+    const ExpertSpec& spec, absl::Span<const ReferenceExpert> experts);
 
 // A layer: routed experts, identity experts after them, and a shared one.
 struct ReferenceMoe {

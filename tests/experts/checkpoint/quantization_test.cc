@@ -63,6 +63,11 @@ TEST(QuantizationTest, NamesTheKeyThatIsWrong) {
               block + "}}"),
         invalid("quantization_config.weight_block_size: want two integers"));
   }
+  // The message stays short, however long the list.
+  const std::string ones = "1" + std::string(1000, ' ') + ",1,1,1,1,1,1,1,1,1";
+  EXPECT_THAT(Parse(R"({"quantization_config": {"weight_block_size": [)" +
+                    ones + "]}}"),
+              invalid("got [1, 1, 1, 1, 1, 1, 1, 1, ...]"));
   EXPECT_THAT(Parse(R"({"quantization_config": {"group_size": 0}})"),
               invalid("quantization_config.group_size: want -1 or >= 1"));
   EXPECT_THAT(Parse(R"({"quantization_config": {"group_size": -2}})"),

@@ -109,6 +109,76 @@ TEST_F(StoredMatrixTest, ExtentsSpanFirstToLastElement) {
   EXPECT_TRUE(matrix_.ScaleExtent().empty());
 }
 
+// A block anywhere must be what Read gives, and nothing around it written.
+void CheckBlocks(const StoredMatrix& matrix) {
+  for (const int64_t row : {int64_t{0}, matrix.rows / 3}) {
+    for (const int64_t col : {int64_t{0}, matrix.cols / 3}) {
+      const int64_t rows = matrix.rows - row;
+      const int64_t cols = matrix.cols - col;
+      const int64_t stride = cols + 3;
+      std::vector<float> block(static_cast<size_t>(rows * stride), -1.0F);
+      matrix.ReadBlock(row, col, Matrix(block.data(), rows, cols, stride));
+      for (int64_t r = 0; r < rows; ++r) {
+        std::vector<float> want(static_cast<size_t>(cols));
+        matrix.Read(row + r, col, absl::MakeSpan(want));
+        want.resize(static_cast<size_t>(stride), -1.0F);
+        const float* got = block.data() + r * stride;
+        ASSERT_EQ(std::vector<float>(got, got + stride), want)
+            << "block at " << row << ", " << col << "; row " << r;
+      }
+    }
+  }
+}
+
+TEST(ReadBlockTest, GivesWhatReadGives) {
+  constexpr int64_t kRows = 71;
+  constexpr int64_t kCols = 104;
+  std::vector<uint8_t> data(kRows * kCols * 2);
+  for (size_t i = 0; i < data.size(); ++i) {
+    data[i] = static_cast<uint8_t>(i * 37 / 5 % 0x70);  // no NaN in any type
+  }
+  std::vector<float> scales;
+  for (int i = 0; i < 1000; ++i) scales.push_back(static_cast<float>(i % 13));
+
+  StoredMatrix plain;
+  plain.rows = kRows;
+  plain.cols = kCols;
+  plain.dtype = DType::kF16;
+  plain.data = data.data();
+  plain.row_stride = kCols;
+  StoredMatrix scaled = plain;
+  scaled.coding = StoredCoding::kScaled;
+  scaled.dtype = DType::kF8E4M3;
+  scaled.scales = reinterpret_cast<const uint8_t*>(scales.data());
+  scaled.scale_rows = {.block = 10, .stride = 11};
+  scaled.scale_cols = {.block = 10, .stride = 1};
+  for (const StoredMatrix& matrix : {plain, scaled}) {
+    CheckBlocks(matrix);
+    CheckBlocks(matrix.Transposed());
+    CheckBlocks(matrix.Transposed().Rows(1, kCols / 2, 2));
+    CheckBlocks(matrix.Transposed().Rows(50, 1));
+  }
+  StoredMatrix packed = scaled;
+  packed.coding = StoredCoding::kInt4Packed;
+  CheckBlocks(packed);
+  StoredMatrix gptq = scaled;
+  gptq.coding = StoredCoding::kGptq4;
+  gptq.row_stride = 8;
+  gptq.col_stride = kRows * 8;
+  CheckBlocks(gptq);
+}
+
+TEST(ReadBlockTest, NeedsNothingForAnEmptyBlock) {
+  StoredMatrix matrix;
+  matrix.rows = 4;
+  matrix.cols = 4;
+  matrix.row_stride = 1;
+  matrix.col_stride = 4;
+  matrix.ReadBlock(0, 0, Matrix(nullptr, 0, 4));
+  matrix.ReadBlock(0, 0, Matrix(nullptr, 4, 0));
+  EXPECT_EQ(matrix.Rows(0, 0).bytes(), 0);
+}
+
 TEST_F(StoredMatrixTest, DiesOfRowsThatAreNotThere) {
   EXPECT_DEATH(matrix_.Rows(2, 2), "check failed");
   EXPECT_DEATH(matrix_.Rows(-1, 1), "check failed");

@@ -65,9 +65,9 @@ std::vector<float> RunOnce(const Kernels& kernels, const ExpertSpec& spec,
                            absl::Span<const PackedExpert> experts,
                            const ExpertBatch& batch,
                            ParallelFor parallel_for = Serial) {
-  ExpertRunner runner(kernels, spec, kThreads);
+  ExpertRunner runner(kernels, kThreads);
   std::vector<float> out(batch.offsets.back() * spec.d_model, -1.0F);
-  runner.Run(experts, batch, parallel_for,
+  runner.Run(spec, experts, batch, parallel_for,
              Matrix(out.data(), batch.offsets.back(), spec.d_model));
   return out;
 }
@@ -411,9 +411,9 @@ TEST(ExpertRunnerTest, AllocatesNothingOnceWarm) {
   const TestBatch big(hidden, spec.d_model, {40, 24});
   const TestBatch small(hidden, spec.d_model, {0, 1});
   std::vector<float> out(64 * spec.d_model);
-  ExpertRunner runner(BestKernels(), spec, 1);
+  ExpertRunner runner(BestKernels(), 1);
   const auto run = [&](const TestBatch& batch) {
-    runner.Run(experts, batch.batch, Serial,
+    runner.Run(spec, experts, batch.batch, Serial,
                Matrix(out.data(), batch.batch.offsets.back(), spec.d_model));
   };
   run(big);
@@ -430,7 +430,7 @@ TEST(ExpertRunnerTest, AllocatesNothingOnceWarm) {
 TEST(ExpertRunnerTest, ZeroExpertsAndZeroRowsDoNothing) {
   const ExpertSpec spec = Spec(16, 16);
   const TestExpert expert(spec, WeightFormat::kF32, 8);
-  ExpertRunner runner(BestKernels(), spec, 1);
+  ExpertRunner runner(BestKernels(), 1);
   int64_t tasks = 0;
   const auto count = [&](int64_t num_tasks,
                          absl::FunctionRef<void(int64_t, int)> /*fn*/) {
@@ -440,10 +440,10 @@ TEST(ExpertRunnerTest, ZeroExpertsAndZeroRowsDoNothing) {
   batch.hidden_states = ConstMatrix(nullptr, 0, 16);
   const std::vector<int32_t> none = {0};
   batch.offsets = none;
-  runner.Run({}, batch, count, Matrix(nullptr, 0, 16));
+  runner.Run(spec, {}, batch, count, Matrix(nullptr, 0, 16));
   const std::vector<int32_t> empty = {0, 0};
   batch.offsets = empty;
-  runner.Run({&expert.packed, 1}, batch, count, Matrix(nullptr, 0, 16));
+  runner.Run(spec, {&expert.packed, 1}, batch, count, Matrix(nullptr, 0, 16));
   EXPECT_EQ(tasks, 0);
 }
 
