@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/open_matrix.h"
+#include "experts/checkpoint/text.h"
 #include "router/model.h"
 #include "router/open_experts.h"
 
@@ -66,6 +67,18 @@ absl::StatusOr<OpenedLayer> OpenLayer(const Checkpoint& checkpoint,
                          OpenExperts(checkpoint, *spec.shared_expert));
   }
   return layer;
+}
+
+// An error about a stored precision, with the name that the config has for it.
+absl::Status WithQuantMethod(const absl::Status& status, const Config& config) {
+  if (status.code() != absl::StatusCode::kUnimplemented) return status;
+  const auto section = config.OptionalSection("quantization_config");
+  if (!section.ok() || !*section) return status;
+  const auto method = (*section)->StringOr("quant_method", "");
+  if (!method.ok() || method->empty()) return status;
+  return absl::UnimplementedError(
+      absl::StrCat(status.message(), "; quantization_config.quant_method is ",
+                   Quote(*method)));
 }
 
 // What the weights take in the checkpoint.
@@ -133,10 +146,11 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
   std::vector<OpenedLayer> opened;
   LoadProgress bytes;
   for (const LayerSpec& layer : spec.layers) {
-    MOE_ASSIGN_OR_RETURN(OpenedLayer open, OpenLayer(checkpoint, layer));
+    absl::StatusOr<OpenedLayer> open = OpenLayer(checkpoint, layer);
+    if (!open.ok()) return WithQuantMethod(open.status(), checkpoint.config());
     bytes.total_bytes +=
-        StoredBytes(open.experts) + StoredBytes(open.shared_expert);
-    opened.push_back(std::move(open));
+        StoredBytes(open->experts) + StoredBytes(open->shared_expert);
+    opened.push_back(*std::move(open));
   }
 
   int64_t weights_bytes = 0;
