@@ -1,10 +1,12 @@
 // The SIMD kernels of one instruction set, as a table of functions.
 //
-// Every kernel forms every output element as one chain of fused multiply-adds
-// in ascending order of k, and unpacks a weight to the same float (code times
-// scale, rounded once). Hence results are the same bytes for any number of
-// rows, any cut of k or of the panels, and on every instruction set that has
-// FMA.
+// Every kernel forms every output element by the same operations in the same
+// order. Formats without scales: one chain of fused multiply-adds in ascending
+// order of k, starting at the bias. Formats with scales: for each block of k
+// (PackedLayout::block) such a chain over the codes, starting at zero; one
+// chain more, starting at the bias, adds the blocks' sums times their scales.
+// Hence results are the same bytes for any number of rows, any cut of k or of
+// the panels, and on every instruction set that has FMA.
 //
 // Thread-safe: tables are constant, kernels are pure functions of their
 // arguments.

@@ -23,6 +23,9 @@ namespace moe {
 inline constexpr int64_t kPanelWidth = 16;
 // Bytes of a line.
 inline constexpr int64_t kLineBytes = 64;
+// Bytes behind a packed matrix that the kernels may read, never use: they must
+// be there. What follows in an allocation of several matrices will do.
+inline constexpr int64_t kPackedSlack = 64;
 // Activations are padded with zeros to a multiple of this many k steps, the
 // most that a line of any format holds.
 inline constexpr int64_t kStepAlignment = 8;
@@ -63,7 +66,8 @@ struct PackedLayout {
 // so on: one matrix with twice the panels of its layout.
 struct PackedMatrix {
   PackedLayout layout;
-  const uint8_t* data = nullptr;  // aligned to 64 bytes for best speed
+  // Aligned to 64 bytes for best speed; kPackedSlack bytes must follow.
+  const uint8_t* data = nullptr;
   int64_t panels = 0;
 
   const uint8_t* Panel(int64_t panel) const {

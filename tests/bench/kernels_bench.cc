@@ -215,7 +215,7 @@ int Main(int argc, char** argv) {
     const auto up = PackedLayout::For(format, spec.d_ff, spec.d_model);
     const auto down = PackedLayout::For(format, spec.d_model, spec.d_ff);
     const int64_t expert_bytes = 2 * up.bytes() + down.bytes();
-    const int64_t total = arena.size() / expert_bytes;
+    const int64_t total = (arena.size() - kPackedSlack) / expert_bytes;
     MOE_CHECK(total >= num_experts);
     // One expert, copied: its values don't matter here.
     std::normal_distribution<float> normal(0.0F, 0.02F);

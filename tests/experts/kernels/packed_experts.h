@@ -88,8 +88,9 @@ class TestExpert {
     const auto up_layout = PackedLayout::For(format, spec_.d_ff, spec_.d_model);
     const auto down_layout =
         PackedLayout::For(format, spec_.d_model, spec_.d_ff);
-    uint8_t* up_data = up_data_.Grow(per_output * up_layout.bytes());
-    uint8_t* down_data = down_data_.Grow(down_layout.bytes());
+    uint8_t* up_data =
+        up_data_.Grow(per_output * up_layout.bytes() + kPackedSlack);
+    uint8_t* down_data = down_data_.Grow(down_layout.bytes() + kPackedSlack);
     packed.up = {up_layout, up_data, per_output * up_layout.panels()};
     packed.down = {down_layout, down_data, down_layout.panels()};
     for (int64_t p = 0; p < packed.up.panels; ++p) {
