@@ -13,7 +13,8 @@ WORKDIR /src
 COPY deploy/install_dependencies.sh deploy/
 RUN deploy/install_dependencies.sh build && rm -rf /var/lib/apt/lists/*
 COPY . .
-RUN cmake --preset release -DMOE_BUILD_TESTS=OFF \
+ARG REVISION=unknown
+RUN cmake --preset release -DMOE_BUILD_TESTS=OFF -DMOE_COMMIT="${REVISION}" \
   && cmake --build --preset release --parallel "$(nproc)" \
     --target programs \
   && strip build/release/bin/*
