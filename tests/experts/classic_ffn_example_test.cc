@@ -56,7 +56,7 @@ std::vector<float> Ffn(const std::vector<float>& down,
   Executor executor(1);
   ExpertWorkspace workspace(&executor);
   const auto shard =
-      LocalExpertShard::Load(kSpec, AsStored(kSpec, {expert}),
+      LocalExpertShard::Load(kSpec, StoreExperts(kSpec, {expert}),
                              WeightFormat::kF32, executor, &workspace);
   const std::vector<int32_t> offsets = {0, 1};
   const std::vector<int32_t> rows = {0};

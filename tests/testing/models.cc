@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<float>> Answers(const Checkpoint& checkpoint) {
   constexpr int64_t kTokens = 5;
   Executor executor(1);
   ExpertWorkspace expert_workspace(&executor);
-  LayerWorkspace workspace(&executor);
+  LayerWorkspace workspace(&expert_workspace);
   MOE_ASSIGN_OR_RETURN(const std::vector<ModelSpec> specs,
                        DescribeModels(checkpoint));
   std::vector<float> answers;
