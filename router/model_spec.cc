@@ -38,12 +38,11 @@ class Describer {
     model.part = std::string(family_.part);
     MOE_ASSIGN_OR_RETURN(model.d_model, config_.Int(family_.d_model));
     d_model_ = model.d_model;
-    MOE_ASSIGN_OR_RETURN(const int64_t num_layers,
-                         config_.Int(family_.num_layers));
-    for (int64_t index = 0; index < num_layers; ++index) {
+    MOE_ASSIGN_OR_RETURN(model.num_layers, config_.Int(family_.num_layers));
+    for (int64_t index = 0; index < model.num_layers; ++index) {
       layer_ = index;
       MOE_ASSIGN_OR_RETURN(const LayerKind kind,
-                           family_.kind(config_, index, num_layers));
+                           family_.kind(config_, index, model.num_layers));
       if (kind == LayerKind::kNoFfn) continue;
       LayerSpec layer;
       layer.index = static_cast<int>(index);

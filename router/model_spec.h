@@ -103,7 +103,8 @@ struct ModelSpec {
   // "encoder" or "decoder" of a model that has both; else empty.
   std::string part;
   int64_t d_model = 0;
-  std::vector<LayerSpec> layers;  // ascending index
+  int64_t num_layers = 0;         // with and without an FFN
+  std::vector<LayerSpec> layers;  // those with one, ascending index
 
   int64_t parameters() const;
 };

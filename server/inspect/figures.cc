@@ -1,0 +1,119 @@
+#include "server/inspect/figures.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "experts/base/status_macros.h"
+#include "experts/kernels/packed_matrix.h"
+#include "experts/pack_stored.h"
+#include "router/open_experts.h"
+
+namespace moe {
+namespace {
+
+// Of the small linear maps of a layer, float32 in every format, and of its
+// selection bias.
+int64_t SmallBytes(const LayerSpec& layer) {
+  int64_t sum = 0;
+  for (const LinearSpec* linear : layer.Linears()) {
+    sum +=
+        PackedLayout::For(WeightFormat::kF32, linear->out, linear->in).bytes();
+    if (!linear->bias.empty()) sum += linear->out * int64_t{sizeof(float)};
+  }
+  if (!layer.selection_bias.empty()) {
+    sum += layer.rule->num_experts * int64_t{sizeof(float)};
+  }
+  return sum;
+}
+
+int64_t PackedBytes(const ExpertSpec& expert, WeightFormat format) {
+  const int64_t wide =
+      PackedLayout::For(format, expert.d_ff, expert.d_model).bytes();
+  const int64_t down =
+      PackedLayout::For(format, expert.d_model, expert.d_ff).bytes();
+  const int64_t biases = expert.parameters() - expert.flops_per_row() / 2;
+  return (expert.gated ? 2 : 1) * wide + down + biases * int64_t{sizeof(float)};
+}
+
+}  // namespace
+
+int64_t ConventionalWidth(int64_t d_model) { return 4 * d_model; }
+
+int64_t EqualGatedWidth(int64_t d_model, int64_t multiple_of) {
+  const int64_t width = 2 * ConventionalWidth(d_model) / 3;
+  return (width + multiple_of - 1) / multiple_of * multiple_of;
+}
+
+TokenCost& TokenCost::operator+=(const TokenCost& other) {
+  parameters += other.parameters;
+  flops += other.flops;
+  bytes += other.bytes;
+  return *this;
+}
+
+absl::StatusOr<int64_t> SetBytes(const Checkpoint& checkpoint,
+                                 const ExpertSetSpec& set,
+                                 WeightFormat format) {
+  if (format != WeightFormat::kAuto) {
+    return set.num_experts * PackedBytes(set.expert, format);
+  }
+  MOE_ASSIGN_OR_RETURN(const std::vector<StoredExpert> experts,
+                       OpenExperts(checkpoint, set));
+  int64_t sum = 0;
+  for (const StoredExpert& expert : experts) {
+    for (size_t p = 0; p < kNumProjections; ++p) {
+      const auto projection = static_cast<Projection>(p);
+      if (projection == Projection::kGate && !set.expert.gated) continue;
+      sum += LayoutFor(format, expert.Weights(projection)).bytes();
+    }
+    for (const std::vector<float>& bias : expert.biases) {
+      sum += static_cast<int64_t>(bias.size() * sizeof(float));
+    }
+  }
+  return sum;
+}
+
+absl::StatusOr<int64_t> LayerBytes(const Checkpoint& checkpoint,
+                                   const LayerSpec& layer,
+                                   WeightFormat format) {
+  MOE_ASSIGN_OR_RETURN(int64_t sum,
+                       SetBytes(checkpoint, layer.experts, format));
+  if (layer.shared_expert) {
+    MOE_ASSIGN_OR_RETURN(const int64_t shared,
+                         SetBytes(checkpoint, *layer.shared_expert, format));
+    sum += shared;
+  }
+  return sum + SmallBytes(layer);
+}
+
+absl::StatusOr<TokenCost> LayerCost(const Checkpoint& checkpoint,
+                                    const LayerSpec& layer,
+                                    WeightFormat format) {
+  // Identity experts can make it less, and a rule may choose more of them than
+  // there are others.
+  const int64_t chosen =
+      layer.rule ? std::min(layer.rule->top_k, layer.experts.num_experts) : 1;
+  MOE_ASSIGN_OR_RETURN(const int64_t all,
+                       SetBytes(checkpoint, layer.experts, format));
+  TokenCost cost;
+  cost.parameters = chosen * layer.experts.expert.parameters();
+  cost.flops = chosen * layer.experts.expert.flops_per_row();
+  cost.bytes = all / layer.experts.num_experts * chosen;
+  if (layer.shared_expert) {
+    const ExpertSpec& shared = layer.shared_expert->expert;
+    MOE_ASSIGN_OR_RETURN(const int64_t bytes,
+                         SetBytes(checkpoint, *layer.shared_expert, format));
+    cost += {.parameters = shared.parameters(),
+             .flops = shared.flops_per_row(),
+             .bytes = bytes};
+  }
+  cost.bytes += SmallBytes(layer);
+  if (!layer.selection_bias.empty()) cost.parameters += layer.rule->num_experts;
+  for (const LinearSpec* linear : layer.Linears()) {
+    cost.parameters += linear->parameters();
+    cost.flops += 2 * linear->out * linear->in;
+  }
+  return cost;
+}
+
+}  // namespace moe

@@ -1,0 +1,32 @@
+// moe-inspect: what a checkpoint holds, without a server.
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "server/flags.h"
+#include "server/inspect/report.h"
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> folders = moe::ParseCommandLineOrExit(
+      argc, argv,
+      "moe-inspect says what a model's folder holds: which FFN layers, how "
+      "they "
+      "route,\nwhat they cost, and which tensors are left alone.\n\n"
+      "  moe-inspect DIR",
+      "moe_inspect.cc");
+  if (folders.size() != 1) {
+    absl::FPrintF(stderr, "error: want one folder, got %d; see --help\n",
+                  folders.size());
+    return 2;
+  }
+  const absl::StatusOr<std::string> report =
+      moe::InspectReport(folders.front());
+  if (!report.ok()) {
+    absl::FPrintF(stderr, "error: %s\n", report.status().message());
+    return 2;
+  }
+  absl::PrintF("%s", *report);
+  return 0;
+}
