@@ -115,9 +115,9 @@ TEST(MetricsTest, NamesFollowTheRules) {
 TEST(MetricsTest, LabelsComeFromAClosedSetAndAreUnique) {
   Metrics metrics;
   FillAll(metrics);
-  const std::set<std::string> known = {"method", "code",  "stage",  "reason",
-                                       "model",  "layer", "expert", "version",
-                                       "commit", "onednn"};
+  const std::set<std::string> known = {"method", "code",   "stage",  "reason",
+                                       "model",  "layer",  "expert", "version",
+                                       "commit", "onednn", "result"};
   const Scrape scrape(metrics);
   for (const auto& [name, family] : scrape.families()) {
     SCOPED_TRACE(name);

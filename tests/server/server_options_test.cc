@@ -157,9 +157,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadOptionCase{"NegativePort",
                       [](ServerOptions& o) { o.metrics_address = "a:-1"; },
                       "--metrics_address: want HOST:PORT, got \"a:-1\""},
-        BadOptionCase{"NoMetricsAddress",
-                      [](ServerOptions& o) { o.metrics_address = ""; },
-                      "--metrics_address: want HOST:PORT, got \"\""},
         BadOptionCase{"MessagesTooSmall",
                       [](ServerOptions& o) { o.max_message_bytes = 1023; },
                       "--max_message_bytes: want 1024 to 2147483647, got "
