@@ -431,6 +431,31 @@ TEST(FfnLayerTest, NumberOfThreadsDoesNotChangeTheBytes) {
   }
 }
 
+TEST(FfnLayerTest, ATokenHasTheSameBytesAloneAndInAnyBatchAndOrder) {
+  constexpr int64_t kDModel = 160;
+  constexpr size_t kTokens = 60;
+  ReferenceMoe moe = RandomMoe(kDModel, 5, 2);
+  AddSharedExpert(moe, /*gated=*/true);
+  TestLayer layer(moe);
+  const auto x = RandomFloats(kTokens * kDModel, 1.0F, 8);
+  const auto want = layer.Forward(x).output;
+  std::vector<float> reversed;
+  for (size_t t = 0; t < kTokens; ++t) {
+    reversed.insert(reversed.begin(), x.begin() + t * kDModel,
+                    x.begin() + (t + 1) * kDModel);
+  }
+  const auto backwards = layer.Forward(reversed).output;
+  for (size_t t = 0; t < kTokens; ++t) {
+    SCOPED_TRACE(absl::StrCat("token ", t));
+    const auto row_of = [](const std::vector<float>& rows, size_t row) {
+      return std::vector<float>(rows.begin() + row * kDModel,
+                                rows.begin() + (row + 1) * kDModel);
+    };
+    ASSERT_EQ(layer.Forward(row_of(x, t)).output, row_of(want, t));
+    ASSERT_EQ(row_of(backwards, kTokens - 1 - t), row_of(want, t));
+  }
+}
+
 // NaN and Inf ---------------------------------------------------------------
 
 struct NonfiniteCase {
