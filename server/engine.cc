@@ -111,12 +111,12 @@ void Engine::BeginDrain() {
 
 void Engine::Run() {
   Batch batch;
-  while (NextBatch(&batch)) RunBatch(batch);
+  // An engine that has run nothing yet has been idle.
+  for (bool idle = true; NextBatch(idle, &batch); idle = false) RunBatch(batch);
 }
 
-bool Engine::NextBatch(Batch* batch) {
+bool Engine::NextBatch(bool idle, Batch* batch) {
   absl::MutexLock lock(&mutex_);
-  bool idle = false;
   while (true) {
     const SteadyTime now = Clock::now();
     const std::optional<SteadyTime> start = queue_.StartTime(idle);

@@ -116,8 +116,10 @@ class Engine {
 
  private:
   void Run();
-  // Waits for a batch. False when the engine stops and nothing waits.
-  bool NextBatch(Batch* batch);
+  // Waits for a batch. `idle`: the engine had nothing to do, so the next
+  // request need not wait for company. False when the engine stops and nothing
+  // waits.
+  bool NextBatch(bool idle, Batch* batch);
   void RunBatch(const Batch& batch);
   absl::Status Compute(const Batch& batch, const EngineRequest& any,
                        EngineResult* result, ForwardStats* stats);

@@ -124,6 +124,20 @@ Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
                               .Name("moe_model_load_duration_seconds")
                               .Help("Time that loading a model took.")
                               .Register(r);
+  connections_refused_ =
+      &BuildCounter()
+           .Name("moe_refused_connections_total")
+           .Help("Connections refused because there were too many.")
+           .Register(r)
+           .Add({});
+  auto& tls_reloads = BuildCounter()
+                          .Name("moe_tls_reloads_total")
+                          .Help(
+                              "Changes of the certificate files: taken, or "
+                              "no good and the old ones kept.")
+                          .Register(r);
+  tls_reloads_ok_ = &tls_reloads.Add({{"result", "ok"}});
+  tls_reloads_failed_ = &tls_reloads.Add({{"result", "failed"}});
   threads_ = &BuildGauge()
                   .Name("moe_compute_threads")
                   .Help("Threads that compute.")
@@ -199,13 +213,22 @@ void Metrics::BatchDone(const ForwardStats& stats, double decode_seconds,
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
     const std::string& address,
-    const std::shared_ptr<prometheus::Registry>& registry) {
+    const std::shared_ptr<prometheus::Registry>& registry,
+    std::function<bool(const std::string&)> password) {
   std::unique_ptr<MetricsEndpoint> endpoint(new MetricsEndpoint());
   // The library reports a port that is taken, or no address at all, by an
   // exception.
   try {
     endpoint->exposer_ = std::make_unique<prometheus::Exposer>(address, 1);
     endpoint->exposer_->RegisterCollectable(registry);
+    if (password != nullptr) {
+      endpoint->exposer_->RegisterAuth(
+          [password = std::move(password)](const std::string& /*user*/,
+                                           const std::string& given) {
+            return password(given);
+          },
+          "moe-server");
+    }
     const std::vector<int> ports = endpoint->exposer_->GetListeningPorts();
     if (!ports.empty()) {
       const std::string host = address.substr(0, address.rfind(':'));

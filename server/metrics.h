@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,6 +58,11 @@ class Metrics {
   void RequestDone(Method method, absl::StatusCode code, double seconds);
   void Rejected(Rejection reason);
 
+  void ConnectionRefused() { connections_refused_->Increment(); }
+  void TlsReloaded(bool ok) {
+    (ok ? tls_reloads_ok_ : tls_reloads_failed_)->Increment();
+  }
+
   // One batch through one layer.
   void BatchDone(const ForwardStats& stats, double decode_seconds,
                  double encode_seconds, int64_t tokens, int64_t requests);
@@ -87,6 +93,9 @@ class Metrics {
   prometheus::Family<prometheus::Counter>* expert_tokens_;
   prometheus::Family<prometheus::Gauge>* model_weights_bytes_;
   prometheus::Family<prometheus::Gauge>* model_load_duration_;
+  prometheus::Counter* connections_refused_;
+  prometheus::Counter* tls_reloads_ok_;
+  prometheus::Counter* tls_reloads_failed_;
   prometheus::Gauge* threads_;
   prometheus::Gauge* quota_;
 };
@@ -94,11 +103,14 @@ class Metrics {
 // Serves a registry at http://ADDRESS/metrics.
 class MetricsEndpoint {
  public:
-  // address: "HOST:PORT"; port 0 picks a free one.
+  // address:  "HOST:PORT"; port 0 picks a free one.
+  // password: if set, asked of each caller (HTTP basic authentication, any
+  //           user name) whether it is right. Thread-safe.
   // Errors: UNAVAILABLE if the address can't be bound.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(
       const std::string& address,
-      const std::shared_ptr<prometheus::Registry>& registry);
+      const std::shared_ptr<prometheus::Registry>& registry,
+      std::function<bool(const std::string&)> password = nullptr);
 
   // "HOST:PORT" as bound.
   const std::string& address() const { return address_; }

@@ -31,10 +31,10 @@ ABSL_FLAG(std::string, model_repository, "",
           "Folder whose subfolders are models, named as they are.");
 ABSL_FLAG(bool, demo, false, "Serve a small built-in model named demo.");
 ABSL_FLAG(std::string, listen_address, "127.0.0.1:50051",
-          "HOST:PORT for gRPC; port 0 picks a free one.");
+          "HOST:PORT or unix:PATH for gRPC; port 0 picks a free one.");
 ABSL_FLAG(std::string, metrics_address, "127.0.0.1:9464",
           "HOST:PORT for Prometheus metrics over HTTP; port 0 picks a free "
-          "one.");
+          "one, empty means none.");
 ABSL_FLAG(std::string, weight_format, "auto",
           "How weights lie in memory: auto (the checkpoint's precision) or "
           "f32.");
@@ -53,6 +53,25 @@ ABSL_FLAG(int64_t, max_queue_tokens, 65536,
 ABSL_FLAG(int64_t, max_queue_bytes, int64_t{1} << 30,
           "Tensor bytes of requests and answers, from admission until sent; "
           "more are answered RESOURCE_EXHAUSTED.");
+ABSL_FLAG(int, max_connections, 10'000,
+          "Connections beyond it are refused; less if the process may not have "
+          "so many files.");
+ABSL_FLAG(int, max_concurrent_streams, 1024,
+          "Calls that a connection may have in flight.");
+ABSL_FLAG(std::string, tls_cert_file, "",
+          "PEM file of the server's certificate chain: turns TLS on. Read "
+          "again when it changes.");
+ABSL_FLAG(std::string, tls_key_file, "", "PEM file of its private key.");
+ABSL_FLAG(std::string, tls_client_ca_file, "",
+          "PEM file of authorities: clients must show a certificate of one of "
+          "them.");
+ABSL_FLAG(
+    std::string, auth_token_file, "",
+    "File of tokens, one a line: callers must send one as \"authorization: "
+    "Bearer TOKEN\", health checks apart.");
+ABSL_FLAG(bool, auth_metrics, false,
+          "Metrics need a token too, as password of HTTP basic "
+          "authentication.");
 ABSL_FLAG(int, num_compute_threads, 0,
           "Threads that compute; 0 = what CPU affinity and cgroup quota "
           "allow.");
@@ -90,6 +109,13 @@ absl::StatusOr<ServerOptions> OptionsFromFlags() {
   options.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);
   options.max_queue_tokens = absl::GetFlag(FLAGS_max_queue_tokens);
   options.max_queue_bytes = absl::GetFlag(FLAGS_max_queue_bytes);
+  options.max_connections = absl::GetFlag(FLAGS_max_connections);
+  options.max_concurrent_streams = absl::GetFlag(FLAGS_max_concurrent_streams);
+  options.tls_cert_file = absl::GetFlag(FLAGS_tls_cert_file);
+  options.tls_key_file = absl::GetFlag(FLAGS_tls_key_file);
+  options.tls_client_ca_file = absl::GetFlag(FLAGS_tls_client_ca_file);
+  options.auth_token_file = absl::GetFlag(FLAGS_auth_token_file);
+  options.auth_metrics = absl::GetFlag(FLAGS_auth_metrics);
   options.num_compute_threads = absl::GetFlag(FLAGS_num_compute_threads);
   options.drain_delay = absl::GetFlag(FLAGS_drain_delay);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
@@ -167,7 +193,10 @@ int Main(int argc, char** argv) {
   std::fflush(stdout);
   life_cycle->end.WaitForNotification();
   (*server)->Drain();
-  return 0;
+  // Nothing is left to lose; giving back threads and weights one by one would
+  // only take time.
+  std::fflush(stdout);
+  _exit(0);
 }
 
 }  // namespace

@@ -172,6 +172,15 @@ class StreamCall final
   // Starts what can be started.
   void Act();
 
+  // Ends the stream before it has begun.
+  void Refuse(const absl::Status& status) {
+    {
+      absl::MutexLock lock(&mutex_);
+      finished_ = true;
+    }
+    Finish(ToGrpcStatus(status));
+  }
+
   // No further reads.
   void Drain() {
     {
@@ -377,7 +386,9 @@ grpc::ServerUnaryReactor* MoeServiceImpl::Forward(
                                              &engine_, context, request,
                                              response)
                    .release();  // owns itself until OnDone
-  call->Start(call->Prepare(registry_, limits_));
+  absl::Status status = Authorize(*context);
+  if (status.ok()) status = call->Prepare(registry_, limits_);
+  call->Start(std::move(status));
   return call;
 }
 
@@ -391,7 +402,10 @@ MoeServiceImpl::ForwardStream(grpc::CallbackServerContext* context) {
     draining = draining_;
     streams_.emplace(call, std::move(owned));
   }
-  if (draining) {
+  const absl::Status status = Authorize(*context);
+  if (!status.ok()) {
+    call->Refuse(status);
+  } else if (draining) {
     call->Drain();
   } else {
     call->Act();
@@ -407,30 +421,53 @@ grpc::ServerUnaryReactor* MoeServiceImpl::Route(
   auto* call = std::make_unique<RouteCall>(Method::kRoute, metrics_, this,
                                            &engine_, context, request, response)
                    .release();  // owns itself until OnDone
-  call->Start(call->Prepare(registry_, limits_));
+  absl::Status status = Authorize(*context);
+  if (status.ok()) status = call->Prepare(registry_, limits_);
+  call->Start(std::move(status));
   return call;
 }
 
 grpc::ServerUnaryReactor* MoeServiceImpl::ListModels(
-    grpc::CallbackServerContext* /*context*/,
+    grpc::CallbackServerContext* context,
     const v1::ListModelsRequest* /*request*/,
     v1::ListModelsResponse* response) {
   auto* call = std::make_unique<Call>(Method::kListModels, metrics_).release();
-  for (const auto& model : registry_.List()) {
-    Describe(*model, *response->add_models());
+  const absl::Status status = Authorize(*context);
+  if (status.ok()) {
+    for (const auto& model : registry_.List()) {
+      Describe(*model, *response->add_models());
+    }
   }
-  call->Answer(absl::OkStatus());
+  call->Answer(status);
   return call;
 }
 
 grpc::ServerUnaryReactor* MoeServiceImpl::GetModel(
-    grpc::CallbackServerContext* /*context*/,
-    const v1::GetModelRequest* request, v1::ModelInfo* response) {
+    grpc::CallbackServerContext* context, const v1::GetModelRequest* request,
+    v1::ModelInfo* response) {
   auto* call = std::make_unique<Call>(Method::kGetModel, metrics_).release();
-  const auto model = registry_.Find(request->model());
-  if (model.ok()) Describe(**model, *response);
-  call->Answer(model.status());
+  absl::Status status = Authorize(*context);
+  if (status.ok()) {
+    const auto model = registry_.Find(request->model());
+    if (model.ok()) Describe(**model, *response);
+    status = model.status();
+  }
+  call->Answer(status);
   return call;
+}
+
+absl::Status MoeServiceImpl::Authorize(
+    const grpc::CallbackServerContext& context) const {
+  if (tokens_ == nullptr) return absl::OkStatus();
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find("authorization");
+  if (found != metadata.end() &&
+      tokens_->AcceptsHeader(
+          absl::string_view(found->second.data(), found->second.size()))) {
+    return absl::OkStatus();
+  }
+  return absl::UnauthenticatedError(
+      "authorization: want \"Bearer TOKEN\" with a token of this server");
 }
 
 void MoeServiceImpl::StreamDone(StreamCall* stream) {

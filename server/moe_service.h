@@ -14,6 +14,7 @@
 #include "server/engine.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
+#include "server/token_file.h"
 #include "server/wire_request.h"
 
 namespace moe {
@@ -30,6 +31,10 @@ class MoeServiceImpl final : public v1::MoeService::CallbackService {
         registry_(*registry),
         engine_(*engine),
         metrics_(*metrics) {}
+
+  // From now on callers must show one of these tokens. Call it before the first
+  // RPC. The object must outlive the service.
+  void RequireToken(TokenFile* tokens) { tokens_ = tokens; }
 
   grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* context,
                                     const v1::ForwardRequest* request,
@@ -58,6 +63,8 @@ class MoeServiceImpl final : public v1::MoeService::CallbackService {
   friend class CallCount;
   friend class StreamCall;
 
+  // UNAUTHENTICATED, if the caller shows no token and has to.
+  absl::Status Authorize(const grpc::CallbackServerContext& context) const;
   // The end of a stream.
   void StreamDone(StreamCall* stream);
   void Describe(const ServedModel& model, v1::ModelInfo& info) const;
@@ -66,6 +73,7 @@ class MoeServiceImpl final : public v1::MoeService::CallbackService {
   const ModelRegistry& registry_;
   Engine& engine_;
   Metrics& metrics_;
+  TokenFile* tokens_ = nullptr;
 
   absl::Mutex mutex_;
   int64_t num_calls_ ABSL_GUARDED_BY(mutex_) = 0;

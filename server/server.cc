@@ -1,7 +1,10 @@
 #include "server/server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <system_error>
 #include <utility>
 
@@ -14,10 +17,12 @@
 #include "experts/matmul_onednn.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "server/load_progress.h"
 #include "server/logging.h"
+#include "server/tls_credentials.h"
 #include "server/version.h"
 #include "server/warm_up.h"
 
@@ -64,6 +69,60 @@ absl::StatusOr<std::vector<ModelSource>> ListRepository(
   return models;
 }
 
+// Whether only this host can reach an address.
+bool IsLocal(absl::string_view address) {
+  return absl::StartsWith(address, "unix:") ||
+         absl::StartsWith(address, "127.") ||
+         absl::StartsWith(address, "localhost:") ||
+         absl::StartsWith(address, "[::1]:");
+}
+
+// As many connections as asked for, or as the process may have files beside
+// what it needs itself. Raises the limit on files as far as it goes.
+int MaxConnections(int wanted) {
+  constexpr rlim_t kOwnFiles = 256;
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return wanted;
+  files.rlim_cur = files.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &files);
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return wanted;
+  const rlim_t left = files.rlim_cur > 2 * kOwnFiles
+                          ? files.rlim_cur - kOwnFiles
+                          : files.rlim_cur / 2;
+  return static_cast<int>(std::min<rlim_t>(left, static_cast<rlim_t>(wanted)));
+}
+
+// What clients may do to the transport.
+void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
+  constexpr int kSecond = 1000;  // milliseconds
+  const auto max_message = static_cast<int>(options.max_message_bytes);
+  builder.SetMaxReceiveMessageSize(max_message);
+  builder.SetMaxSendMessageSize(max_message);
+  // Tensors hardly shrink, and what a small message may grow into is not
+  // bounded by gRPC.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  // What gRPC itself holds: as much again as the engine admits.
+  grpc::ResourceQuota quota("moe-server");
+  quota.Resize(
+      static_cast<size_t>(options.max_queue_bytes + options.max_message_bytes));
+  builder.SetResourceQuota(quota);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             options.max_concurrent_streams);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 * 1024);
+  // Whoever connects has to begin to speak.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             10 * kSecond);
+  // Finds peers that are gone without a word.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60 * kSecond);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20 * kSecond);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // Clients may do the same, but not more often than that.
+  builder.AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10 * kSecond);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
+}
+
 int ComputeThreads(const ServerOptions& options, const CpuLimits& limits) {
   return options.num_compute_threads > 0 ? options.num_compute_threads
                                          : limits.threads();
@@ -96,6 +155,7 @@ Server::Server(const ServerOptions& options)
 }
 
 Server::~Server() {
+  if (listener_ != nullptr) listener_->Stop();
   if (grpc_server_ != nullptr) {
     grpc_server_->Shutdown(absl::ToChronoTime(absl::Now()));
   }
@@ -112,32 +172,73 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 }
 
 absl::Status Server::Listen() {
+  if (!options_.auth_token_file.empty()) {
+    MOE_ASSIGN_OR_RETURN(tokens_, TokenFile::Open(options_.auth_token_file));
+    service_.RequireToken(tokens_.get());
+  }
+  MOE_RETURN_IF_ERROR(StartMetrics());
+  if (options_.tls_cert_file.empty() && !IsLocal(options_.listen_address)) {
+    LogWarning(absl::StrCat(
+        "--listen_address: ", options_.listen_address,
+        " can be reached from other hosts without TLS: anyone on the way can "
+        "read and change what is sent; see --tls_cert_file"));
+  }
+  const int max_connections = MaxConnections(options_.max_connections);
+  if (max_connections < options_.max_connections) {
+    LogWarning(absl::StrCat("--max_connections: ", max_connections,
+                            ", because of the limit on open files"));
+  }
+  MOE_ASSIGN_OR_RETURN(
+      listener_,
+      Listener::Bind({.address = options_.listen_address,
+                      .max_connections = max_connections,
+                      .on_refused = [this] { metrics_.ConnectionRefused(); }}));
+  return StartGrpc();
+}
+
+absl::Status Server::StartMetrics() {
+  if (options_.metrics_address.empty()) return absl::OkStatus();
+  std::function<bool(const std::string&)> password;
+  if (options_.auth_metrics) {
+    password = [this](const std::string& given) {
+      return tokens_->Accepts(given);
+    };
+  }
   MOE_ASSIGN_OR_RETURN(
       metrics_endpoint_,
-      MetricsEndpoint::Start(options_.metrics_address, metrics_.registry()));
+      MetricsEndpoint::Start(options_.metrics_address, metrics_.registry(),
+                             std::move(password)));
+  return absl::OkStatus();
+}
 
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(options_.listen_address,
-                           grpc::InsecureServerCredentials(), &port);
-  builder.SetMaxReceiveMessageSize(
-      static_cast<int>(options_.max_message_bytes));
-  builder.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
-  // Without it a second server on the same port would share it silently.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.RegisterService(&service_);
-  grpc_server_ = builder.BuildAndStart();
-  if (grpc_server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "--listen_address: can't listen on ", options_.listen_address,
-        "; is the port in use, or not allowed for this user?"));
+absl::Status Server::StartGrpc() {
+  std::shared_ptr<grpc::ServerCredentials> credentials =
+      grpc::InsecureServerCredentials();
+  if (!options_.tls_cert_file.empty()) {
+    MOE_ASSIGN_OR_RETURN(
+        credentials,
+        MakeTlsCredentials({.cert_file = options_.tls_cert_file,
+                            .key_file = options_.tls_key_file,
+                            .client_ca_file = options_.tls_client_ca_file},
+                           [this](bool ok) { metrics_.TlsReloaded(ok); }));
   }
-  const std::string host =
-      options_.listen_address.substr(0, options_.listen_address.rfind(':'));
-  grpc_address_ = absl::StrCat(host, ":", port);
+  grpc::EnableDefaultHealthCheckService(true);
+  // Who has no token does not learn what there is.
+  if (tokens_ == nullptr) {
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  }
+  grpc::ServerBuilder builder;
+  SetLimits(options_, builder);
+  builder.RegisterService(&service_);
+  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      credentials);
+  grpc_server_ = builder.BuildAndStart();
+  if (grpc_server_ == nullptr) {
+    return absl::InternalError("gRPC does not start");
+  }
   SetServing(false);
+  listener_->Start(std::move(acceptor));
   return absl::OkStatus();
 }
 
@@ -234,6 +335,7 @@ void Server::Drain() {
   LogInfo("draining: health is NOT_SERVING");
   SetServing(false);
   absl::SleepFor(options_.drain_delay);
+  listener_->Stop();
   engine_.BeginDrain();
   service_.BeginDrain();
   // Callers whose last answer has just left may call once more: they are told

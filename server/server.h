@@ -13,10 +13,12 @@
 #include "experts/local_expert_shard.h"
 #include "grpcpp/server.h"
 #include "server/engine.h"
+#include "server/listener.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
 #include "server/moe_service.h"
 #include "server/server_options.h"
+#include "server/token_file.h"
 
 namespace moe {
 
@@ -32,10 +34,11 @@ class Server {
       const ServerOptions& options);
   ~Server();
 
-  // "HOST:PORT" as bound.
-  const std::string& grpc_address() const { return grpc_address_; }
-  const std::string& metrics_address() const {
-    return metrics_endpoint_->address();
+  // As bound: "HOST:PORT", or "unix:PATH".
+  const std::string& grpc_address() const { return listener_->address(); }
+  // "HOST:PORT" as bound, or "none".
+  std::string metrics_address() const {
+    return metrics_endpoint_ == nullptr ? "none" : metrics_endpoint_->address();
   }
 
   // Stops in order: reports NOT_SERVING, waits drain_delay, turns new work
@@ -45,6 +48,8 @@ class Server {
  private:
   explicit Server(const ServerOptions& options);
   absl::Status Listen();
+  absl::Status StartMetrics();
+  absl::Status StartGrpc();
   absl::Status LoadModels();
   absl::Status LoadFrom(const ModelSource& source);
   // Warms a model up and makes it visible.
@@ -59,10 +64,11 @@ class Server {
   Metrics metrics_;
   ModelRegistry registry_;
   Engine engine_;
+  std::unique_ptr<TokenFile> tokens_;  // null: none needed
   MoeServiceImpl service_;
-  std::string grpc_address_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
-  std::unique_ptr<grpc::Server> grpc_server_;  // last: stops first
+  std::unique_ptr<grpc::Server> grpc_server_;
+  std::unique_ptr<Listener> listener_;  // last: stops first
 };
 
 }  // namespace moe

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -90,8 +91,21 @@ absl::Status ServerOptions::Validate() const {
                     "\" twice");
     }
   }
-  MOE_RETURN_IF_ERROR(CheckAddress("--listen_address", listen_address));
-  MOE_RETURN_IF_ERROR(CheckAddress("--metrics_address", metrics_address));
+  if (!absl::StartsWith(listen_address, "unix:")) {
+    MOE_RETURN_IF_ERROR(CheckAddress("--listen_address", listen_address));
+  }
+  if (!metrics_address.empty()) {
+    MOE_RETURN_IF_ERROR(CheckAddress("--metrics_address", metrics_address));
+  }
+  if (tls_cert_file.empty() != tls_key_file.empty()) {
+    return Refuse("--tls_cert_file: want it together with --tls_key_file");
+  }
+  if (!tls_client_ca_file.empty() && tls_cert_file.empty()) {
+    return Refuse("--tls_client_ca_file: want --tls_cert_file with it");
+  }
+  if (auth_metrics && auth_token_file.empty()) {
+    return Refuse("--auth_metrics: want --auth_token_file with it");
+  }
   // gRPC counts message bytes in an int.
   if (max_message_bytes < 1024 ||
       max_message_bytes > std::numeric_limits<int>::max()) {
@@ -113,6 +127,9 @@ absl::Status ServerOptions::Validate() const {
   }
   MOE_RETURN_IF_ERROR(check_positive("--max_queue_tokens", max_queue_tokens));
   MOE_RETURN_IF_ERROR(check_positive("--max_queue_bytes", max_queue_bytes));
+  MOE_RETURN_IF_ERROR(check_positive("--max_connections", max_connections));
+  MOE_RETURN_IF_ERROR(
+      check_positive("--max_concurrent_streams", max_concurrent_streams));
   if (num_compute_threads < 0 || num_compute_threads > 4096) {
     return Refuse("--num_compute_threads: want 0 to 4096, got ",
                   num_compute_threads);

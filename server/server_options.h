@@ -25,7 +25,9 @@ struct ServerOptions {
   std::string model_repository;  // each subfolder is a model; empty = none
   bool demo = false;             // serve the built-in model "demo"
 
+  // "HOST:PORT" or "unix:PATH".
   std::string listen_address = "127.0.0.1:50051";
+  // "HOST:PORT"; empty = no metrics.
   std::string metrics_address = "127.0.0.1:9464";
 
   WeightFormat weight_format = WeightFormat::kAuto;
@@ -43,6 +45,20 @@ struct ServerOptions {
   int64_t max_queue_tokens = 65536;
   // Tensor bytes of requests and answers, from admission until sent.
   int64_t max_queue_bytes = int64_t{1} << 30;
+
+  int max_connections = 10'000;
+  int max_concurrent_streams = 1024;  // calls at a time, per connection
+
+  // PEM files; a certificate turns TLS on, client authorities make clients show
+  // a certificate.
+  std::string tls_cert_file;
+  std::string tls_key_file;
+  std::string tls_client_ca_file;
+  // File of bearer tokens that callers must show; empty = none needed. Health
+  // needs none.
+  std::string auth_token_file;
+  // Whether metrics need it too, as password of HTTP basic authentication.
+  bool auth_metrics = false;
 
   int num_compute_threads = 0;  // 0 = what affinity and cgroup quota allow
 

@@ -35,11 +35,11 @@ const std::map<std::string, std::set<std::string>>& AllowedIncludes() {
        {"experts/base", "experts/checkpoint", "experts", "router", "absl"}},
       {"server",
        {"experts/base", "experts/checkpoint", "experts", "router", "proto",
-        "server", "absl", "grpc", "protobuf", "prometheus"}},
+        "server", "absl", "grpc", "openssl", "protobuf", "prometheus"}},
       {"tests",
        {"experts/base", "experts/checkpoint", "experts", "router", "proto",
-        "server", "tests", "absl", "hwy", "tbb", "nlohmann", "grpc", "protobuf",
-        "prometheus", "gtest", "benchmark"}},
+        "server", "tests", "absl", "hwy", "tbb", "nlohmann", "grpc", "openssl",
+        "protobuf", "prometheus", "gtest", "benchmark"}},
   };
   return allowed;
 }
@@ -75,6 +75,7 @@ std::string LayerOf(const std::string& include) {
       {"gtest", "gtest"},
       {"hwy", "hwy"},
       {"nlohmann", "nlohmann"},
+      {"openssl", "openssl"},
       {"oneapi/dnnl", "dnnl"},
       {"oneapi/tbb", "tbb"},
       {"prometheus", "prometheus"},

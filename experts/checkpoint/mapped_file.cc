@@ -13,6 +13,11 @@
 #include "experts/checkpoint/text.h"
 
 namespace moe {
+namespace {
+
+constexpr size_t kLargestCacheUnit = size_t{2} << 20;
+
+}  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   MappedFile file;
@@ -73,8 +78,12 @@ void MappedFile::DropPages(absl::Span<const uint8_t> part) const {
   // are mapped.
   madvise(const_cast<uint8_t*>(bytes_.data()) + first, last - first,
           MADV_DONTNEED);
-  posix_fadvise(fd_, static_cast<off_t>(first),
-                static_cast<off_t>(last - first), POSIX_FADV_DONTNEED);
+  // The cache consists of units of up to 2 MiB, and one that is only partly in
+  // the range stays. What lies before the range has most likely been consumed,
+  // too, so this takes the unit that the part before it left behind.
+  const size_t unit = first / kLargestCacheUnit * kLargestCacheUnit;
+  posix_fadvise(fd_, static_cast<off_t>(unit), static_cast<off_t>(last - unit),
+                POSIX_FADV_DONTNEED);
 }
 
 absl::Status MappedFile::CheckSize() const {

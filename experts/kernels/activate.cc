@@ -62,12 +62,13 @@ HWY_INLINE VA Gelu(VA z) {
       0.281985176993F,   3.55951702622e-6F};
   const VA one = hn::Set(d, 1.0F);
   const VA half = hn::Set(d, 0.5F);
-  const VA x = hn::Min(hn::Abs(hn::Mul(z, hn::Set(d, 0.707106781187F))),
-                       hn::Set(d, 10.3F));
-  const VA square = hn::Mul(x, x);
+  const VA magnitude = hn::Min(hn::Abs(z), hn::Set(d, 14.56F));
+  const VA x = hn::Mul(magnitude, hn::Set(d, 0.707106781187F));
+  // x^2, and its rounding error, which exp would magnify.
+  const VA halved = hn::Mul(magnitude, half);
+  const VA square = hn::Mul(magnitude, halved);
+  const VA rest = hn::MulSub(magnitude, halved, square);
   const VA near_erf = hn::Mul(x, Polynomial(square, kErf));
-  // exp(-x^2) with the rounding error of the square put right.
-  const VA rest = hn::MulSub(x, x, square);
   const VA exponential = hn::Exp(d, hn::Neg(square));
   const VA corrected = hn::NegMulAdd(exponential, rest, exponential);
   const VA far_erfc = hn::Mul(

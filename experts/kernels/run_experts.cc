@@ -22,11 +22,11 @@ constexpr int64_t kTasksPerThread = 12;
 // To read the weights costs about as much as to multiply them by this many
 // rows.
 constexpr int64_t kReadRows = 4;
-// Bytes ahead of the multiplication that the stream of weights is fetched.
-constexpr int64_t kPrefetchBytes = 1024;
-// Steps of k that are in as many bytes, about; and where k may be cut.
-constexpr int64_t kPrefetchSteps = 128;
-constexpr int64_t kCutAlignment = 128;
+// Bytes ahead of the multiplication that the stream of weights is fetched, over
+// all panels that are multiplied at once: memory bandwidth times latency, and
+// more where it goes into the L2 cache.
+constexpr int64_t kPrefetchCodes = 4096;
+constexpr int64_t kPrefetchFloats = 8192;
 
 constexpr int64_t kTileFloats = kBlockRows * kUnitPanels * kPanelWidth;
 // An unpacked panel, with the scales of the smallest blocks.
@@ -62,7 +62,7 @@ void InterleaveRows(const float* const* rows, const float* scales,
 // Multiplies `count` adjacent panels by one strip, as many at a time as there
 // are kernels for.
 void MulStrip(const MulFn (&muls)[3], int64_t count, int64_t rows, bool stream,
-              MulArgs args, float* tile) {
+              int64_t steps_per_line, MulArgs args, float* tile) {
   const int64_t k_begin = args.k_begin;
   const int64_t k_end = args.k_end;
   const uint8_t* first = args.panels;
@@ -76,9 +76,13 @@ void MulStrip(const MulFn (&muls)[3], int64_t count, int64_t rows, bool stream,
     args.tile = tile + p * rows * kPanelWidth;
     if (stream) {
       // The last part fetches the panels that come next.
-      const int64_t last_part = std::max<int64_t>(0, k_end - kPrefetchSteps) /
-                                kCutAlignment * kCutAlignment;
-      args.prefetch = kPrefetchBytes;
+      const int64_t ahead =
+          (args.group > 0 ? kPrefetchCodes : kPrefetchFloats) >> log_panels;
+      const int64_t alignment = std::max(args.block, kStepAlignment);
+      const int64_t last_part =
+          std::max<int64_t>(0, k_end - ahead / kLineBytes * steps_per_line) /
+          alignment * alignment;
+      args.prefetch = ahead;
       if (last_part > 0) {
         args.k_end = last_part;
         muls[log_panels](args);
@@ -277,7 +281,8 @@ void ExpertRunner::MulUnit(const PackedMatrix& matrix, const float* bias,
       args.a = inputs_of(s) + (unpack ? k * rows : 0);
       // The first strip to come fetches for all.
       args.prefetch = s == task.first_strip && !unpack ? to_next : 0;
-      MulStrip(muls[rows], count, rows, stream, args, tile_of(s));
+      MulStrip(muls[rows], count, rows, stream, layout.steps_per_line(), args,
+               tile_of(s));
     }
   }
 }

@@ -158,11 +158,12 @@ TEST_P(LocalExpertShardTest, ScalesTheInput) {
 
 TEST_P(LocalExpertShardTest, CountsTheMemoryOfItsWeights) {
   ExpertSpec spec = GetParam().spec;
-  spec.d_model = 24;
-  spec.d_ff = 10;
+  // Multiples of the panel width: nothing is padded.
+  spec.d_model = 48;
+  spec.d_ff = 16;
   TestShard shard(spec, RandomExperts(spec, 3));
   EXPECT_EQ(shard.shard().num_experts(), 3);
-  EXPECT_EQ(shard.shard().spec().d_ff, 10);
+  EXPECT_EQ(shard.shard().spec().d_ff, 16);
   EXPECT_EQ(shard.shard().weights_bytes(), 3 * 4 * spec.parameters());
 }
 

@@ -23,6 +23,7 @@
 namespace {
 
 using moe::Checkpoint;
+using moe::Matrix;
 using moe::StoredMatrix;
 using moe::StoredOrder;
 
@@ -66,6 +67,8 @@ void ReadFromCopies(StoredMatrix matrix) {
     matrix.Read(i, matrix.cols / 2,
                 absl::MakeSpan(row).subspan(row.size() / 2));
   }
+  std::vector<float> block(static_cast<size_t>(matrix.rows * matrix.cols));
+  matrix.ReadBlock(0, 0, Matrix(block.data(), matrix.rows, matrix.cols));
 }
 
 // Whether `part` lies in the data of one tensor.

@@ -46,7 +46,8 @@ TEST(GateTest, IsTheProductWithTheWeights) {
       const Gate gate(weights, {});
       EXPECT_EQ(gate.outputs(), outputs);
       EXPECT_EQ(gate.d_model(), d_model);
-      EXPECT_EQ(gate.weights_bytes(), outputs * d_model * 4);
+      EXPECT_EQ(gate.weights_bytes(),
+                (outputs + 15) / 16 * 16 * d_model * 4);  // whole panels
       for (int64_t tokens = 0; tokens <= 17; ++tokens) {
         const auto x = GridFloats(tokens * d_model, 1.0F, 2);
         const ConstMatrix hidden_states(x.data(), tokens, d_model);
@@ -64,7 +65,7 @@ TEST(GateTest, AddsTheBias) {
   const ConstMatrix weights(w.data(), 5, 8);
   const ConstMatrix hidden_states(x.data(), 3, 8);
   const Gate gate(weights, bias);
-  EXPECT_EQ(gate.weights_bytes(), (5 * 8 + 5) * 4);
+  EXPECT_EQ(gate.weights_bytes(), (16 * 8 + 16) * 4);  // whole panels
   EXPECT_EQ(Logits(gate, hidden_states),
             WantLogits(hidden_states, weights, bias));
 }

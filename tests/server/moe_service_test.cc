@@ -30,7 +30,7 @@ ServerOptions DemoOptions() {
   ServerOptions options;
   options.demo = true;
   options.listen_address = "127.0.0.1:0";
-  options.metrics_address = "127.0.0.1:0";
+  options.metrics_address = "";
   options.num_compute_threads = 1;
   return options;
 }

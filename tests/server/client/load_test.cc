@@ -71,7 +71,7 @@ class LoadTest : public ::testing::Test {
     ServerOptions options;
     options.demo = true;
     options.listen_address = "127.0.0.1:0";
-    options.metrics_address = "127.0.0.1:0";
+    options.metrics_address = "";
     MOE_ASSERT_OK_AND_ASSIGN(server_, Server::Start(options));
     options_.connection.address = server_->grpc_address();
     MOE_ASSERT_OK_AND_ASSIGN(options_.tokens, TokenDistribution::Parse("0-9"));

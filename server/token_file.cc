@@ -1,0 +1,78 @@
+#include "server/token_file.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "experts/base/status_macros.h"
+#include "server/logging.h"
+
+namespace moe {
+namespace {
+
+std::array<uint8_t, 32> DigestOf(absl::string_view token) {
+  std::array<uint8_t, 32> digest;
+  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(),
+         digest.data());
+  return digest;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(
+    const std::string& path) {
+  std::unique_ptr<TokenFile> file(new TokenFile(path));
+  absl::MutexLock lock(&file->mutex_);
+  MOE_ASSIGN_OR_RETURN(file->digests_, Load(path));
+  return file;
+}
+
+absl::StatusOr<std::vector<TokenFile::Digest>> TokenFile::Load(
+    const std::string& path) {
+  MOE_ASSIGN_OR_RETURN(const std::string text,
+                       ReadSmallFile("--auth_token_file", path));
+  std::vector<Digest> digests;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const absl::string_view token = absl::StripAsciiWhitespace(line);
+    if (!token.empty()) digests.push_back(DigestOf(token));
+  }
+  if (digests.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--auth_token_file: want a token per line, got none in ", path));
+  }
+  return digests;
+}
+
+bool TokenFile::Accepts(absl::string_view token) {
+  const Digest digest = DigestOf(token);
+  absl::MutexLock lock(&mutex_);
+  if (files_.Changed()) {
+    auto loaded = Load(path_);
+    if (loaded.ok()) {
+      digests_ = *std::move(loaded);
+      LogInfo("--auth_token_file: read again");
+    } else {
+      LogWarning(
+          absl::StrCat("keeping the old tokens: ", loaded.status().message()));
+    }
+  }
+  bool accepted = false;
+  for (const Digest& known : digests_) {
+    accepted |= CRYPTO_memcmp(digest.data(), known.data(), digest.size()) == 0;
+  }
+  return accepted;
+}
+
+bool TokenFile::AcceptsHeader(absl::string_view authorization) {
+  constexpr absl::string_view kScheme = "bearer ";
+  return absl::StartsWithIgnoreCase(authorization, kScheme) &&
+         Accepts(
+             absl::StripAsciiWhitespace(authorization.substr(kScheme.size())));
+}
+
+}  // namespace moe
