@@ -77,10 +77,10 @@ TEST(TensorCensusTest, EachReasonHasEachPatternOnce) {
 TEST(TensorCensusTest, SkippedParametersLeaveBuffersOut) {
   Parts parts = GoldenParts("gpt2-a");
   const int64_t before = CensusOf(parts).skipped_parameters;
-  parts.tensors.push_back(
-      FloatTensor("h.1.attn.mask.bias", DType::kF32, {1, 1, 2, 2}, {1, 0, 1, 1}));
-  parts.tensors.push_back(
-      RawTensor("some.position_ids", DType::kI64, {2}, std::vector<int64_t>{0, 1}));
+  parts.tensors.push_back(FloatTensor("h.1.attn.mask.bias", DType::kF32,
+                                      {1, 1, 2, 2}, {1, 0, 1, 1}));
+  parts.tensors.push_back(RawTensor("some.position_ids", DType::kI64, {2},
+                                    std::vector<int64_t>{0, 1}));
   EXPECT_EQ(CensusOf(parts).skipped_parameters, before);
   parts.tensors.push_back(
       FloatTensor("score.weight", DType::kF32, {2}, {1, 0}));
