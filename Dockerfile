@@ -15,7 +15,7 @@ RUN deploy/install_dependencies.sh build && rm -rf /var/lib/apt/lists/*
 COPY . .
 RUN cmake --preset release -DMOE_BUILD_TESTS=OFF \
   && cmake --build --preset release --parallel "$(nproc)" \
-    --target moe-server moe-client moe-inspect \
+    --target programs \
   && strip build/release/bin/*
 
 # Runs the tests when it is started, not when it is built: older builders build

@@ -1,35 +1,43 @@
 #include "experts/expert_spec.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace moe {
 
+namespace {
+
+struct Name {
+  absl::string_view name;
+  Activation activation;
+};
+constexpr Name kNames[] = {
+    {"silu", Activation::kSilu},
+    {"swish", Activation::kSilu},
+    {"gelu", Activation::kGelu},
+    {"gelu_new", Activation::kGeluTanh},
+    {"gelu_pytorch_tanh", Activation::kGeluTanh},
+    {"gelu_fast", Activation::kGeluTanh},
+    {"relu", Activation::kRelu},
+    {"relu2", Activation::kRelu2},
+    {"sigmoid", Activation::kSigmoid},
+    {"linear", Activation::kIdentity},
+};
+
+}  // namespace
+
 absl::StatusOr<Activation> ParseActivation(absl::string_view name) {
-  struct Entry {
-    absl::string_view name;
-    Activation activation;
-  };
-  static constexpr Entry kNames[] = {
-      {"silu", Activation::kSilu},
-      {"swish", Activation::kSilu},
-      {"gelu", Activation::kGelu},
-      {"gelu_new", Activation::kGeluTanh},
-      {"gelu_pytorch_tanh", Activation::kGeluTanh},
-      {"gelu_fast", Activation::kGeluTanh},
-      {"relu", Activation::kRelu},
-      {"relu2", Activation::kRelu2},
-      {"sigmoid", Activation::kSigmoid},
-      {"linear", Activation::kIdentity},
-      {"identity", Activation::kIdentity},
-  };
-  for (const Entry& entry : kNames) {
-    if (entry.name == name) return entry.activation;
+  for (const Name& known : kNames) {
+    if (known.name == name) return known.activation;
   }
-  return absl::UnimplementedError(
-      absl::StrCat("activation: want one of silu, swish, gelu, gelu_new, "
-                   "gelu_pytorch_tanh, gelu_fast, relu, relu2, sigmoid, "
-                   "linear; got \"",
-                   name, "\""));
+  return absl::UnimplementedError(absl::StrCat(
+      "activation: want one of ", KnownActivations(), ", got \"", name, "\""));
+}
+
+std::string KnownActivations() {
+  return absl::StrJoin(kNames, ", ", [](std::string* out, const Name& known) {
+    absl::StrAppend(out, known.name);
+  });
 }
 
 absl::string_view ActivationName(Activation activation) {

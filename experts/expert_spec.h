@@ -9,7 +9,7 @@
 
 #include <cstdint>
 #include <limits>
-#include <string_view>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -30,6 +30,8 @@ enum class Activation : uint8_t {
 // ...), as the transformers library defines the names. Errors: UNIMPLEMENTED
 // naming what came.
 absl::StatusOr<Activation> ParseActivation(absl::string_view name);
+// All such names, for messages.
+std::string KnownActivations();
 absl::string_view ActivationName(Activation activation);
 
 // The activation and, for gated experts, the product: everything between the

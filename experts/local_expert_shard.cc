@@ -1,184 +1,174 @@
 #include "experts/local_expert_shard.h"
 
 #include <algorithm>
-#include <atomic>
-#include <utility>
+#include <initializer_list>
 
-#include "experts/activation.h"
 #include "experts/base/check.h"
-#include "experts/base/status_macros.h"
-#include "experts/matmul_onednn.h"
+#include "experts/pack_stored.h"
 
 namespace moe {
 namespace {
 
-// Size of an output block: large enough for the matrix product to reach its
-// rate, small enough that one hot expert still makes work for every core.
-constexpr int64_t kBlockRows = 256;
-constexpr int64_t kBlockCols = 256;
+// Panels that one task packs: enough to read a source row by row in runs of
+// memory, few enough to keep every thread busy with one expert.
+constexpr int64_t kPanelsPerTask = 8;
 
-// Rows of a projection and their length.
-std::pair<int64_t, int64_t> Shape(const ExpertSpec& spec,
-                                  Projection projection) {
-  return projection == Projection::kDown ? std::pair(spec.d_model, spec.d_ff)
-                                         : std::pair(spec.d_ff, spec.d_model);
+// How the projections of one expert are packed.
+struct ExpertLayouts {
+  PackedLayout up;  // of gate_proj, too
+  PackedLayout down;
+};
+
+ExpertLayouts LayoutsOf(const ExpertSpec& spec, const StoredExpert& expert,
+                        WeightFormat format) {
+  ExpertLayouts layouts{
+      .up = LayoutFor(format, expert.Weights(Projection::kUp)),
+      .down = LayoutFor(format, expert.Weights(Projection::kDown))};
+  if (!spec.gated) return layouts;
+  // Their panels alternate, hence they share a layout; float32 holds what two
+  // that differ have in common.
+  const PackedLayout gate =
+      LayoutFor(format, expert.Weights(Projection::kGate));
+  if (gate.format != layouts.up.format || gate.group != layouts.up.group ||
+      gate.scale_dtype != layouts.up.scale_dtype) {
+    layouts.up = PackedLayout::For(WeightFormat::kF32, spec.d_ff, spec.d_model);
+  }
+  return layouts;
 }
 
-void AddBias(const AlignedBuffer<float>& bias, int64_t first_col,
-             Matrix block) {
-  if (bias.size() == 0) return;
-  for (int64_t r = 0; r < block.rows(); ++r) {
-    float* row = block.Row(r);
-    for (int64_t c = 0; c < block.cols(); ++c) row[c] += bias[first_col + c];
+// Bias values in the order of the panels: those of gate_proj and up_proj in
+// turn if there are both. Returns the end.
+float* PackBias(std::initializer_list<absl::Span<const float>> biases,
+                float* dst) {
+  const auto size = static_cast<int64_t>(biases.begin()->size());
+  for (int64_t first = 0; first < size; first += kPanelWidth) {
+    const int64_t count = std::min(kPanelWidth, size - first);
+    for (const absl::Span<const float> bias : biases) {
+      std::fill(std::copy_n(bias.begin() + first, count, dst),
+                dst + kPanelWidth, 0.0F);
+      dst += kPanelWidth;
+    }
   }
+  return dst;
+}
+
+int64_t BytesOf(const PackedMatrix& matrix) {
+  return matrix.panels * matrix.layout.panel_bytes();
 }
 
 }  // namespace
 
-ExpertWorkspace::ExpertWorkspace(Executor* executor)
-    : executor_(executor),
-      gate_blocks_(static_cast<size_t>(executor->num_threads())) {
-  for (auto& block : gate_blocks_) block.Grow(kBlockRows * kBlockCols);
+void ExpertWorkspace::Run(const ExpertSpec& spec,
+                          absl::Span<const PackedExpert> experts,
+                          const ExpertBatch& batch, Matrix out) {
+  const auto parallel_for = [this](auto tasks, auto fn) {
+    executor_->ParallelFor(tasks, fn);
+  };
+  runner_.Run(spec, experts, batch, parallel_for, out);
 }
 
-LocalExpertShard::LocalExpertShard(const ExpertSpec& spec, int64_t num_experts,
-                                   ExpertWorkspace* workspace)
-    : spec_(spec),
-      experts_(static_cast<size_t>(num_experts)),
-      workspace_(workspace) {}
+void ExpertWorkspace::Multiply(const PackedMatrix& matrix, const float* bias,
+                               ConstMatrix x, Matrix out) {
+  const auto parallel_for = [this](auto tasks, auto fn) {
+    executor_->ParallelFor(tasks, fn);
+  };
+  runner_.Multiply(matrix, bias, x, parallel_for, out);
+}
 
 std::unique_ptr<LocalExpertShard> LocalExpertShard::Load(
-    const ExpertSpec& spec, int64_t num_experts, WeightFormat format,
-    const ExpertSource& source, Executor& executor,
-    ExpertWorkspace* workspace) {
-  MOE_CHECK(format == WeightFormat::kAuto || format == WeightFormat::kF32);
-  auto shard = std::unique_ptr<LocalExpertShard>(
-      new LocalExpertShard(spec, num_experts, workspace));
-  executor.ParallelFor(num_experts, [&](int64_t e, int) {
-    Expert& expert = shard->experts_[static_cast<size_t>(e)];
-    for (int p = 0; p < kNumProjections; ++p) {
-      const auto projection = static_cast<Projection>(p);
-      if (projection == Projection::kGate && !spec.gated) continue;
-      const auto [rows, cols] = Shape(spec, projection);
-      float* weights = expert.weights[p].Grow(rows * cols);
-      for (int64_t r = 0; r < rows; ++r) {
-        source.ReadRow(
-            e, projection, r,
-            absl::MakeSpan(weights + r * cols, static_cast<size_t>(cols)));
-      }
-      if (spec.has_bias) {
-        source.ReadBias(e, projection,
-                        absl::MakeSpan(expert.biases[p].Grow(rows),
-                                       static_cast<size_t>(rows)));
-      }
-    }
-  });
+    const ExpertSpec& spec, absl::Span<const StoredExpert> experts,
+    WeightFormat format, Executor& executor, ExpertWorkspace* workspace) {
+  std::unique_ptr<LocalExpertShard> shard(
+      new LocalExpertShard(spec, workspace));
+  shard->PlaceWeights(experts, format);
+  shard->PackWeights(experts, executor);
+  if (spec.has_bias) shard->PackBiases(experts);
   return shard;
 }
 
-int64_t LocalExpertShard::weights_bytes() const {
-  return num_experts() * spec_.parameters() * int64_t{sizeof(float)};
-}
-
-ConstMatrix LocalExpertShard::Weights(const Expert& expert,
-                                      Projection projection) const {
-  const auto [rows, cols] = Shape(spec_, projection);
-  return ConstMatrix(expert.weights[static_cast<int>(projection)].data(), rows,
-                     cols);
-}
-
-void LocalExpertShard::Gather(const ExpertBatch& batch, Matrix inputs) const {
-  const bool scaled = !batch.input_scales.empty();
-  for (int64_t i = 0; i < inputs.rows(); ++i) {
-    const float* row =
-        batch.hidden_states.Row(batch.rows[static_cast<size_t>(i)]);
-    float* to = inputs.Row(i);
-    if (!scaled) {
-      std::copy_n(row, spec_.d_model, to);
-      continue;
-    }
-    const float scale = batch.input_scales[static_cast<size_t>(i)];
-    for (int64_t c = 0; c < spec_.d_model; ++c) to[c] = row[c] * scale;
+void LocalExpertShard::PlaceWeights(absl::Span<const StoredExpert> experts,
+                                    WeightFormat format) {
+  int64_t bytes = 0;
+  experts_.resize(experts.size());
+  for (size_t e = 0; e < experts.size(); ++e) {
+    const ExpertLayouts layouts = LayoutsOf(spec_, experts[e], format);
+    experts_[e].up.layout = layouts.up;
+    experts_[e].up.panels = layouts.up.panels() * up_matrices();
+    experts_[e].down.layout = layouts.down;
+    experts_[e].down.panels = layouts.down.panels();
+    bytes += BytesOf(experts_[e].up) + BytesOf(experts_[e].down);
   }
-}
-
-void LocalExpertShard::PlanBlocks(const ExpertBatch& batch,
-                                  int64_t cols) const {
-  auto& blocks = workspace_->blocks_;
-  blocks.clear();
-  for (size_t e = 0; e + 1 < batch.offsets.size(); ++e) {
-    for (int64_t row = batch.offsets[e]; row < batch.offsets[e + 1];
-         row += kBlockRows) {
-      for (int64_t col = 0; col < cols; col += kBlockCols) {
-        blocks.push_back(
-            {.expert = static_cast<int32_t>(e),
-             .first_row = static_cast<int32_t>(row),
-             .rows = static_cast<int32_t>(
-                 std::min(kBlockRows, batch.offsets[e + 1] - row)),
-             .first_col = static_cast<int32_t>(col),
-             .cols = static_cast<int32_t>(std::min(kBlockCols, cols - col))});
-      }
+  const uint8_t* next = weights_.Grow(bytes);
+  for (PackedExpert& expert : experts_) {
+    for (PackedMatrix* matrix : {&expert.up, &expert.down}) {
+      matrix->data = next;
+      next += BytesOf(*matrix);
     }
   }
 }
 
-void LocalExpertShard::RunBlocks(
-    absl::FunctionRef<void(const ExpertWorkspace::Block&, int worker)> run)
-    const {
-  const auto& blocks = workspace_->blocks_;
-  workspace_->executor().ParallelFor(
-      static_cast<int64_t>(blocks.size()), [&](int64_t task, int worker) {
-        run(blocks[static_cast<size_t>(task)], worker);
-      });
+void LocalExpertShard::PackWeights(absl::Span<const StoredExpert> experts,
+                                   Executor& executor) {
+  // Every kPanelsPerTask panels of a projection of an expert are a task.
+  struct Part {
+    const StoredMatrix* from;
+    const PackedMatrix* to;
+    int64_t first_panel;  // of `from`
+    int64_t step;         // its panel i is panel i * step + offset of `to`
+    int64_t offset;
+  };
+  std::vector<Part> parts;
+  const auto add = [&](const StoredMatrix& from, const PackedMatrix& to,
+                       int64_t step, int64_t offset) {
+    for (int64_t p = 0; p < to.layout.panels(); p += kPanelsPerTask) {
+      parts.push_back({&from, &to, p, step, offset});
+    }
+  };
+  const int64_t step = up_matrices();
+  for (size_t e = 0; e < experts.size(); ++e) {
+    const PackedExpert& packed = experts_[e];
+    if (spec_.gated) {
+      add(experts[e].Weights(Projection::kGate), packed.up, step, 0);
+    }
+    add(experts[e].Weights(Projection::kUp), packed.up, step, step - 1);
+    add(experts[e].Weights(Projection::kDown), packed.down, 1, 0);
+  }
+  executor.ParallelFor(static_cast<int64_t>(parts.size()), [&](int64_t i, int) {
+    const Part& part = parts[static_cast<size_t>(i)];
+    const PackedLayout& layout = part.to->layout;
+    const int64_t end =
+        std::min(part.first_panel + kPanelsPerTask, layout.panels());
+    for (int64_t p = part.first_panel; p < end; ++p) {
+      const int64_t at =
+          part.to->Panel(p * part.step + part.offset) - weights_.data();
+      PackStoredPanel(layout, *part.from, p, weights_.data() + at);
+    }
+  });
+}
+
+void LocalExpertShard::PackBiases(absl::Span<const StoredExpert> experts) {
+  int64_t floats = 0;
+  for (const PackedExpert& expert : experts_) {
+    floats += (expert.up.panels + expert.down.panels) * kPanelWidth;
+  }
+  float* next = biases_.Grow(floats);
+  for (size_t e = 0; e < experts.size(); ++e) {
+    const StoredExpert& stored = experts[e];
+    experts_[e].up_bias = next;
+    next = spec_.gated ? PackBias({stored.Bias(Projection::kGate),
+                                   stored.Bias(Projection::kUp)},
+                                  next)
+                       : PackBias({stored.Bias(Projection::kUp)}, next);
+    experts_[e].down_bias = next;
+    next = PackBias({stored.Bias(Projection::kDown)}, next);
+  }
 }
 
 absl::Status LocalExpertShard::Forward(const ExpertBatch& batch, Matrix out) {
-  const auto assignments = static_cast<int64_t>(batch.rows.size());
   MOE_DCHECK(static_cast<int64_t>(batch.offsets.size()) == num_experts() + 1);
-  MOE_DCHECK(out.rows() == assignments && out.cols() == spec_.d_model);
-  ExpertWorkspace& w = *workspace_;
-  const Matrix inputs(w.inputs_.Grow(assignments * spec_.d_model), assignments,
-                      spec_.d_model);
-  const Matrix inner(w.inner_.Grow(assignments * spec_.d_ff), assignments,
-                     spec_.d_ff);
-  Gather(batch, inputs);
-
-  // block of out = block of x * (some rows of the projection)^T + bias
-  const auto project = [this](const ExpertWorkspace::Block& block,
-                              Projection projection, ConstMatrix x, Matrix y) {
-    const Expert& expert = experts_[static_cast<size_t>(block.expert)];
-    MatmulTransposed(
-        x.Rows(block.first_row, block.rows),
-        Weights(expert, projection).Rows(block.first_col, block.cols), y);
-    AddBias(expert.biases[static_cast<int>(projection)], block.first_col, y);
-  };
-
-  PlanBlocks(batch, spec_.d_ff);
-  RunBlocks([&](const ExpertWorkspace::Block& block, int worker) {
-    const Matrix h(inner.Row(block.first_row) + block.first_col, block.rows,
-                   block.cols, inner.stride());
-    project(block, Projection::kUp, inputs, h);
-    if (!spec_.gated) {
-      for (int64_t r = 0; r < h.rows(); ++r) {
-        ActivateClassic(spec_.activation, h.Row(r), h.cols(), h.Row(r));
-      }
-      return;
-    }
-    const Matrix gate(w.gate_blocks_[static_cast<size_t>(worker)].data(),
-                      block.rows, block.cols);
-    project(block, Projection::kGate, inputs, gate);
-    for (int64_t r = 0; r < h.rows(); ++r) {
-      ActivateGated(spec_.activation, gate.Row(r), h.Row(r), h.cols(),
-                    h.Row(r));
-    }
-  });
-
-  PlanBlocks(batch, spec_.d_model);
-  RunBlocks([&](const ExpertWorkspace::Block& block, int) {
-    project(block, Projection::kDown, inner,
-            Matrix(out.Row(block.first_row) + block.first_col, block.rows,
-                   block.cols, out.stride()));
-  });
+  MOE_DCHECK(out.rows() == static_cast<int64_t>(batch.rows.size()) &&
+             out.cols() == spec_.d_model);
+  workspace_->Run(spec_, experts_, batch, out);
   return absl::OkStatus();
 }
 

@@ -1,5 +1,7 @@
 #include "experts/weight_format.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 
 namespace moe {
@@ -10,8 +12,10 @@ struct Entry {
   absl::string_view name;
 };
 constexpr Entry kFormats[] = {
-    {WeightFormat::kAuto, "auto"},
-    {WeightFormat::kF32, "f32"},
+    {WeightFormat::kAuto, "auto"}, {WeightFormat::kF32, "f32"},
+    {WeightFormat::kBF16, "bf16"}, {WeightFormat::kF16, "f16"},
+    {WeightFormat::kFp8, "fp8"},   {WeightFormat::kMxfp4, "mxfp4"},
+    {WeightFormat::kInt8, "int8"}, {WeightFormat::kInt4, "int4"},
 };
 
 }  // namespace

@@ -24,26 +24,47 @@ float Noise(uint64_t index) {
          0x1p-23F;
 }
 
-class DemoExperts final : public ExpertSource {
+// The experts of a layer, with made-up weights.
+class DemoExperts {
  public:
-  explicit DemoExperts(int layer) : layer_(layer) {}
-
-  void ReadRow(int64_t expert, Projection projection, int64_t row,
-               absl::Span<float> out) const override {
-    // Keeps the output at about the size of the input.
-    const float scale = std::sqrt(3.0F / static_cast<float>(out.size()));
-    const uint64_t first =
-        ((static_cast<uint64_t>(layer_) << 8 | static_cast<uint64_t>(expert))
-             << 8 |
-         static_cast<uint64_t>(projection))
-            << 40 |
-        static_cast<uint64_t>(row) << 20;
-    for (size_t i = 0; i < out.size(); ++i) out[i] = scale * Noise(first + i);
+  DemoExperts(const ExpertSpec& spec, int64_t num_experts, int layer) {
+    for (int64_t e = 0; e < num_experts; ++e) {
+      StoredExpert& expert = experts_.emplace_back();
+      for (int p = 0; p < kNumProjections; ++p) {
+        const bool down = static_cast<Projection>(p) == Projection::kDown;
+        StoredMatrix& matrix = expert.weights[static_cast<size_t>(p)];
+        matrix.rows = down ? spec.d_model : spec.d_ff;
+        matrix.cols = down ? spec.d_ff : spec.d_model;
+        matrix.row_stride = matrix.cols;
+        const uint64_t first =
+            ((static_cast<uint64_t>(layer) << 8 | static_cast<uint64_t>(e))
+                 << 8 |
+             static_cast<uint64_t>(p))
+            << 40;
+        matrix.data = Fill(first, matrix.rows, matrix.cols);
+      }
+    }
   }
-  void ReadBias(int64_t, Projection, absl::Span<float>) const override {}
+
+  absl::Span<const StoredExpert> experts() const { return experts_; }
 
  private:
-  const int layer_;
+  const uint8_t* Fill(uint64_t first, int64_t rows, int64_t cols) {
+    auto& memory = memory_.emplace_back(rows * cols);
+    // Keeps the output at about the size of the input.
+    const float scale = std::sqrt(3.0F / static_cast<float>(cols));
+    for (int64_t row = 0; row < rows; ++row) {
+      const uint64_t at = first | static_cast<uint64_t>(row) << 20;
+      for (int64_t col = 0; col < cols; ++col) {
+        memory[row * cols + col] =
+            scale * Noise(at + static_cast<uint64_t>(col));
+      }
+    }
+    return reinterpret_cast<const uint8_t*>(memory.data());
+  }
+
+  std::vector<StoredExpert> experts_;
+  std::vector<AlignedBuffer<float>> memory_;  // of the matrices
 };
 
 Gate DemoGate(int layer) {
@@ -69,6 +90,7 @@ std::unique_ptr<Model> MakeDemoModel(Executor& executor,
     const bool dense = index == 2;
     LayerSpec layer;
     layer.index = index;
+    layer.d_model = kDModel;
     layer.experts.expert.d_model = kDModel;
     layer.experts.expert.d_ff = dense ? 2 * kDFf : kDFf;
     layer.experts.num_experts = dense ? 1 : kNumExperts;
@@ -78,13 +100,17 @@ std::unique_ptr<Model> MakeDemoModel(Executor& executor,
       layer.rule->num_experts = kNumExperts;
       layer.rule->top_k = kTopK;
       layer.rule->renormalize = Renormalize::kSum;
+      layer.gate = {
+          .weight = {}, .bias = {}, .out = kNumExperts, .in = kDModel};
       parts.rule = layer.rule;
       parts.gate = DemoGate(index);
       weights_bytes += parts.gate->weights_bytes();
     }
-    auto shard = LocalExpertShard::Load(
-        layer.experts.expert, layer.experts.num_experts, WeightFormat::kF32,
-        DemoExperts(index), executor, workspace);
+    const DemoExperts experts(layer.experts.expert, layer.experts.num_experts,
+                              index);
+    auto shard =
+        LocalExpertShard::Load(layer.experts.expert, experts.experts(),
+                               WeightFormat::kF32, executor, workspace);
     weights_bytes += shard->weights_bytes();
     parts.experts = std::move(shard);
     layers.push_back({index, std::make_unique<FfnLayer>(std::move(parts))});

@@ -63,6 +63,7 @@ bool IsFinite(const float* row, int64_t size) {
 FfnLayer::FfnLayer(FfnLayerParts parts) : parts_(std::move(parts)) {
   MOE_CHECK(parts_.experts != nullptr);
   MOE_CHECK(parts_.rule.has_value() == parts_.gate.has_value());
+  MOE_CHECK(parts_.latent_in.has_value() == parts_.latent_out.has_value());
 }
 
 void FfnLayer::Route(ConstMatrix hidden_states, LayerWorkspace& workspace,
@@ -77,13 +78,13 @@ void FfnLayer::Route(ConstMatrix hidden_states, LayerWorkspace& workspace,
                        top_k());
   {
     StageTimer timer(stats, Stage::kGate);
-    parts_.gate->Forward(hidden_states, *w.executor_, logits);
+    parts_.gate->Forward(hidden_states, w.experts_, logits);
   }
   {
     StageTimer timer(stats, Stage::kTopK);
-    ForRows(*w.executor_, tokens, [&](int64_t first, int64_t count) {
-      TopK(rule(), logits.Rows(first, count), ids.Rows(first, count),
-           weights.Rows(first, count));
+    ForRows(w.experts_.executor(), tokens, [&](int64_t first, int64_t count) {
+      TopK(rule(), parts_.selection_bias, logits.Rows(first, count),
+           ids.Rows(first, count), weights.Rows(first, count));
     });
   }
   w.logits_ = logits;
@@ -98,7 +99,7 @@ absl::Status FfnLayer::Forward(ConstMatrix hidden_states, const Routing* given,
   w.routing_ = Routing{};
   w.logits_ = ConstMatrix();
   bool* finite = w.finite_.Grow(tokens);
-  ForRows(*w.executor_, tokens, [&](int64_t first, int64_t count) {
+  ForRows(w.experts_.executor(), tokens, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; ++t) {
       finite[t] = IsFinite(hidden_states.Row(t), d_model());
     }
@@ -115,25 +116,15 @@ absl::Status FfnLayer::Forward(ConstMatrix hidden_states, const Routing* given,
     } else {
       w.routing_ = *given;
     }
-    {
-      StageTimer timer(stats, Stage::kDispatch);
-      w.dispatch_.Build(w.routing_.ids, w.routing_.weights,
-                        rule().num_ffn_experts(), rule().placement);
-    }
-    const int64_t assignments = w.dispatch_.num_assignments();
-    const Matrix expert_outputs(w.expert_outputs_.Grow(assignments * d_model()),
-                                assignments, d_model());
-    {
-      StageTimer timer(stats, Stage::kExperts);
-      MOE_RETURN_IF_ERROR(parts_.experts->Forward(
-          w.dispatch_.Batch(hidden_states), expert_outputs));
-    }
-    {
-      StageTimer timer(stats, Stage::kCombine);
-      ForRows(*w.executor_, tokens, [&](int64_t first, int64_t count) {
-        Combine(w.dispatch_, w.routing_.weights, rule().placement,
-                expert_outputs, hidden_states, first, count, out);
-      });
+    if (!parts_.latent_in.has_value()) {
+      MOE_RETURN_IF_ERROR(RunRoutedExperts(hidden_states, w, out, stats));
+    } else {
+      const int64_t width = expert_spec().d_model;
+      const Matrix inputs(w.latent_inputs_.Grow(tokens * width), tokens, width);
+      const Matrix sums(w.latent_outputs_.Grow(tokens * width), tokens, width);
+      parts_.latent_in->Forward(hidden_states, w.experts_, inputs);
+      MOE_RETURN_IF_ERROR(RunRoutedExperts(inputs, w, sums, stats));
+      parts_.latent_out->Forward(sums, w.experts_, out);
     }
   }
   if (parts_.shared_expert != nullptr) {
@@ -145,6 +136,31 @@ absl::Status FfnLayer::Forward(ConstMatrix hidden_states, const Routing* given,
     ++stats.nonfinite_rows;
     std::fill_n(out.Row(t), d_model(), std::numeric_limits<float>::quiet_NaN());
   }
+  return absl::OkStatus();
+}
+
+absl::Status FfnLayer::RunRoutedExperts(ConstMatrix hidden_states,
+                                        LayerWorkspace& workspace, Matrix out,
+                                        ForwardStats& stats) const {
+  LayerWorkspace& w = workspace;
+  {
+    StageTimer timer(stats, Stage::kDispatch);
+    w.dispatch_.Build(w.routing_.ids, w.routing_.weights,
+                      rule().num_ffn_experts(), rule().placement);
+  }
+  const int64_t assignments = w.dispatch_.num_assignments();
+  const Matrix expert_outputs(w.expert_outputs_.Grow(assignments * out.cols()),
+                              assignments, out.cols());
+  {
+    StageTimer timer(stats, Stage::kExperts);
+    MOE_RETURN_IF_ERROR(parts_.experts->Forward(
+        w.dispatch_.Batch(hidden_states), expert_outputs));
+  }
+  StageTimer timer(stats, Stage::kCombine);
+  ForRows(w.experts_.executor(), out.rows(), [&](int64_t first, int64_t count) {
+    Combine(w.dispatch_, w.routing_.weights, rule().placement, expert_outputs,
+            hidden_states, first, count, out);
+  });
   return absl::OkStatus();
 }
 
@@ -161,9 +177,9 @@ absl::Status FfnLayer::AddSharedExpert(ConstMatrix hidden_states,
   Matrix gates;
   if (parts_.shared_expert_gate.has_value()) {
     gates = Matrix(w.shared_gates_.Grow(tokens), tokens, 1);
-    parts_.shared_expert_gate->Forward(hidden_states, *w.executor_, gates);
+    parts_.shared_expert_gate->Forward(hidden_states, w.experts_, gates);
   }
-  ForRows(*w.executor_, tokens, [&](int64_t first, int64_t count) {
+  ForRows(w.experts_.executor(), tokens, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; ++t) {
       const float scale =
           gates.rows() > 0 ? 1.0F / (1.0F + std::exp(-*gates.Row(t))) : 1.0F;

@@ -1,6 +1,10 @@
 // One FFN layer of a model: routed, or dense.
 //
 //   gate > top_k > dispatch > experts > combine (+ shared expert)
+//
+// With latent projections, dispatch to combine work on vectors of another,
+// smaller width: latent_in(x) goes to the experts, and latent_out of their sum
+// comes out. Router and shared expert see x itself.
 
 #pragma once
 
@@ -8,13 +12,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/matrix_view.h"
-#include "experts/executor.h"
 #include "experts/expert_shard.h"
+#include "experts/local_expert_shard.h"
 #include "router/dispatch.h"
 #include "router/gate.h"
 #include "router/routing_rule.h"
@@ -41,8 +46,8 @@ struct Routing {
 // after the other.
 class LayerWorkspace {
  public:
-  // The executor must outlive this object.
-  explicit LayerWorkspace(Executor* executor) : executor_(executor) {}
+  // `experts` must outlive this object.
+  explicit LayerWorkspace(ExpertWorkspace* experts) : experts_(*experts) {}
 
   // After Forward or Route: the routing that was used. Valid until the next
   // call. Empty for dense layers.
@@ -56,7 +61,7 @@ class LayerWorkspace {
 
  private:
   friend class FfnLayer;
-  Executor* executor_;
+  ExpertWorkspace& experts_;
   Dispatch dispatch_;
   Dispatch shared_dispatch_;
   Routing routing_;
@@ -65,6 +70,8 @@ class LayerWorkspace {
   AlignedBuffer<int32_t> ids_memory_;
   AlignedBuffer<float> weights_memory_;
   AlignedBuffer<float> expert_outputs_;
+  AlignedBuffer<float> latent_inputs_;
+  AlignedBuffer<float> latent_outputs_;
   AlignedBuffer<float> shared_outputs_;
   AlignedBuffer<float> shared_gates_;
   AlignedBuffer<bool> finite_;
@@ -75,6 +82,11 @@ struct FfnLayerParts {
   // Routed layers have both, dense layers neither.
   std::optional<RoutingRule> rule;
   std::optional<Gate> gate;
+  // [num_experts] or empty; see TopK.
+  std::vector<float> selection_bias;
+  // Routed layers have both, [latent, d_model] and [d_model, latent], or none.
+  std::optional<Gate> latent_in;
+  std::optional<Gate> latent_out;
   // The routed experts, or the one dense FFN.
   std::unique_ptr<ExpertShard> experts;
   // Visited by every token; at most one (several are stored as one wider one).
@@ -91,7 +103,9 @@ class FfnLayer {
   explicit FfnLayer(FfnLayerParts parts);
 
   bool dense() const { return !parts_.rule.has_value(); }
-  int64_t d_model() const { return parts_.experts->spec().d_model; }
+  int64_t d_model() const {
+    return dense() ? expert_spec().d_model : parts_.gate->d_model();
+  }
   const ExpertSpec& expert_spec() const { return parts_.experts->spec(); }
   const ExpertShard* shared_expert() const {
     return parts_.shared_expert.get();
@@ -119,6 +133,11 @@ class FfnLayer {
                        ForwardStats& stats) const;
 
  private:
+  // out = sum of weight * expert over the routing in `workspace`.
+  // hidden_states and out: [tokens, expert_spec().d_model]
+  absl::Status RunRoutedExperts(ConstMatrix hidden_states,
+                                LayerWorkspace& workspace, Matrix out,
+                                ForwardStats& stats) const;
   absl::Status AddSharedExpert(ConstMatrix hidden_states,
                                LayerWorkspace& workspace, Matrix out) const;
 

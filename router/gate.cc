@@ -2,43 +2,31 @@
 
 #include <algorithm>
 
-#include "experts/matmul_onednn.h"
-
 namespace moe {
-namespace {
 
-// Rows per task: enough to use the caches, few enough to keep every thread
-// busy at moderate batch sizes.
-constexpr int64_t kRowsPerTask = 64;
-
-}  // namespace
-
-Gate::Gate(ConstMatrix weights, absl::Span<const float> bias)
-    : memory_(weights.rows() * weights.cols()),
-      bias_(static_cast<int64_t>(bias.size())),
-      weights_(memory_.data(), weights.rows(), weights.cols()) {
-  for (int64_t row = 0; row < weights.rows(); ++row) {
-    std::copy_n(weights.Row(row), weights.cols(),
-                memory_.data() + row * weights.cols());
+Gate::Gate(ConstMatrix weights, absl::Span<const float> bias) {
+  const PackedLayout layout =
+      PackedLayout::For(WeightFormat::kF32, weights.rows(), weights.cols());
+  uint8_t* packed = memory_.Grow(layout.bytes());
+  for (int64_t panel = 0; panel < layout.panels(); ++panel) {
+    PackPanel(
+        layout,
+        [&](int64_t row, int64_t col, absl::Span<float> out) {
+          std::copy_n(weights.Row(row) + col, out.size(), out.begin());
+        },
+        panel, packed + panel * layout.panel_bytes());
   }
-  std::copy(bias.begin(), bias.end(), bias_.data());
+  weights_ = {.layout = layout, .data = packed, .panels = layout.panels()};
+  if (bias.empty()) return;
+  const int64_t padded = layout.panels() * kPanelWidth;
+  bias_.Grow(padded);
+  std::fill(std::copy(bias.begin(), bias.end(), bias_.data()),
+            bias_.data() + padded, 0.0F);
 }
 
-void Gate::Forward(ConstMatrix hidden_states, Executor& executor,
+void Gate::Forward(ConstMatrix hidden_states, ExpertWorkspace& workspace,
                    Matrix logits) const {
-  const int64_t tokens = hidden_states.rows();
-  executor.ParallelFor(
-      (tokens + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
-        const int64_t first = task * kRowsPerTask;
-        const int64_t count = std::min(kRowsPerTask, tokens - first);
-        MatmulTransposed(hidden_states.Rows(first, count), weights_,
-                         logits.Rows(first, count));
-        if (bias_.size() == 0) return;
-        for (int64_t row = first; row < first + count; ++row) {
-          float* z = logits.Row(row);
-          for (int64_t e = 0; e < outputs(); ++e) z[e] += bias_[e];
-        }
-      });
+  workspace.Multiply(weights_, bias_.data(), hidden_states, logits);
 }
 
 }  // namespace moe

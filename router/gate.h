@@ -1,4 +1,5 @@
-// The router's linear map, always in float32.
+// The small linear maps around the experts, always in float32: the router's
+// gate, the gate of a shared expert, latent projections.
 
 #pragma once
 
@@ -7,7 +8,8 @@
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/matrix_view.h"
-#include "experts/executor.h"
+#include "experts/kernels/packed_matrix.h"
+#include "experts/local_expert_shard.h"
 
 namespace moe {
 
@@ -17,21 +19,23 @@ class Gate {
   // weights: [outputs, d_model]; bias: [outputs] or empty. Both are copied.
   Gate(ConstMatrix weights, absl::Span<const float> bias);
 
-  int64_t outputs() const { return weights_.rows(); }
-  int64_t d_model() const { return weights_.cols(); }
+  int64_t outputs() const { return weights_.layout.n; }
+  int64_t d_model() const { return weights_.layout.k; }
   int64_t weights_bytes() const {
-    return (memory_.size() + bias_.size()) * int64_t{sizeof(float)};
+    return memory_.size() + bias_.size() * int64_t{sizeof(float)};
   }
 
-  // logits = hidden_states * weights^T + bias.
+  // logits = hidden_states * weights^T + bias. The bytes of a row depend on
+  // that row alone: the choice of experts does not change with its batch.
+  //
   // hidden_states: [tokens, d_model]; logits: [tokens, outputs], overwritten.
-  void Forward(ConstMatrix hidden_states, Executor& executor,
+  void Forward(ConstMatrix hidden_states, ExpertWorkspace& workspace,
                Matrix logits) const;
 
  private:
-  AlignedBuffer<float> memory_;
-  AlignedBuffer<float> bias_;
-  ConstMatrix weights_;
+  AlignedBuffer<uint8_t> memory_;
+  AlignedBuffer<float> bias_;  // padded as the panels are
+  PackedMatrix weights_;
 };
 
 }  // namespace moe

@@ -57,14 +57,15 @@ struct LoadProgress {
   int64_t total_bytes = 0;
 };
 
-// Reads and packs the weights of a checkpoint.
+// Reads and packs the weights of a model that a checkpoint holds.
 //
+// spec:      one of DescribeModels(checkpoint).
 // executor:  does the work, while loading only.
 // workspace: what the model's experts will compute in; must outlive the model.
 // progress:  called after each part, by one thread at a time.
-// Errors: those of DescribeModel, and of each tensor, naming it.
+// Errors: NOT_FOUND naming a layer that there isn't; of each tensor, naming it.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(
-    const Checkpoint& checkpoint, const LoadOptions& options,
+    const Checkpoint& checkpoint, ModelSpec spec, const LoadOptions& options,
     Executor& executor, ExpertWorkspace* workspace,
     absl::FunctionRef<void(const LoadProgress&)> progress);
 

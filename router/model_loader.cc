@@ -4,121 +4,97 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/open_matrix.h"
 #include "router/model.h"
+#include "router/open_experts.h"
 
 namespace moe {
 namespace {
 
-// The name of a tensor of expert `e`.
-std::string ExpertTensor(absl::string_view pattern, int64_t e) {
-  return absl::StrReplaceAll(pattern, {{"{E}", absl::StrCat(e)}});
-}
-
-// One set of experts as it lies in a checkpoint.
-class CheckpointExperts final : public ExpertSource {
- public:
-  // Finds and checks every tensor of the set; reads nothing.
-  static absl::StatusOr<CheckpointExperts> Open(const Checkpoint& checkpoint,
-                                                const ExpertSetSpec& set) {
-    CheckpointExperts source;
-    source.experts_.resize(static_cast<size_t>(set.num_experts));
-    for (int64_t e = 0; e < set.num_experts; ++e) {
-      Tensors& tensors = source.experts_[static_cast<size_t>(e)];
-      for (size_t p = 0; p < kNumProjections; ++p) {
-        const auto projection = static_cast<Projection>(p);
-        if (projection == Projection::kGate && !set.expert.gated) continue;
-        const bool down = projection == Projection::kDown;
-        const int64_t rows = down ? set.expert.d_model : set.expert.d_ff;
-        const int64_t cols = down ? set.expert.d_ff : set.expert.d_model;
-        const std::string name = ExpertTensor(set.weights[p], e);
-        MOE_ASSIGN_OR_RETURN(tensors.weights[p],
-                             OpenMatrix(checkpoint, name, rows, cols));
-        source.names_.push_back(name);
-        source.bytes_ += tensors.weights[p].bytes();
-        if (!set.expert.has_bias) continue;
-        MOE_ASSIGN_OR_RETURN(
-            tensors.biases[p],
-            ReadVector(checkpoint, ExpertTensor(set.biases[p], e), rows));
-      }
-    }
-    return source;
-  }
-
-  // Of the weights, in the checkpoint.
-  int64_t bytes() const { return bytes_; }
-
-  void ReadRow(int64_t expert, Projection projection, int64_t row,
-               absl::Span<float> out) const override {
-    experts_[static_cast<size_t>(expert)]
-        .weights[static_cast<size_t>(projection)]
-        .Read(row, 0, out);
-  }
-
-  void ReadBias(int64_t expert, Projection projection,
-                absl::Span<float> out) const override {
-    const std::vector<float>& bias =
-        experts_[static_cast<size_t>(expert)]
-            .biases[static_cast<size_t>(projection)];
-    std::copy(bias.begin(), bias.end(), out.begin());
-  }
-
-  // Gives back the page cache of what has been read.
-  void DropPages(const Checkpoint& checkpoint) const {
-    for (const std::string& name : names_) {
-      checkpoint.DropPages(checkpoint.Find(name)->bytes);
-    }
-  }
-
- private:
-  struct Tensors {
-    std::array<StoredMatrix, kNumProjections> weights;
-    std::array<std::vector<float>, kNumProjections> biases;
-  };
-  std::vector<Tensors> experts_;
-  std::vector<std::string> names_;  // of the tensors behind them
-  int64_t bytes_ = 0;
-};
-
-absl::StatusOr<Gate> LoadGate(const Checkpoint& checkpoint,
-                              absl::string_view name, int64_t outputs,
-                              int64_t d_model) {
+absl::StatusOr<Gate> LoadLinear(const Checkpoint& checkpoint,
+                                const LinearSpec& spec) {
   MOE_ASSIGN_OR_RETURN(const StoredMatrix stored,
-                       OpenMatrix(checkpoint, name, outputs, d_model));
-  AlignedBuffer<float> weights(outputs * d_model);
-  for (int64_t row = 0; row < outputs; ++row) {
+                       OpenMatrix(checkpoint, spec.weight, spec.out, spec.in));
+  AlignedBuffer<float> weights(spec.out * spec.in);
+  for (int64_t row = 0; row < spec.out; ++row) {
     stored.Read(row, 0,
-                absl::MakeSpan(weights.data() + row * d_model,
-                               static_cast<size_t>(d_model)));
+                absl::MakeSpan(weights.data() + row * spec.in,
+                               static_cast<size_t>(spec.in)));
   }
-  return Gate(ConstMatrix(weights.data(), outputs, d_model), {});
+  std::vector<float> bias;
+  if (!spec.bias.empty()) {
+    MOE_ASSIGN_OR_RETURN(bias, ReadVector(checkpoint, spec.bias, spec.out));
+  }
+  return Gate(ConstMatrix(weights.data(), spec.out, spec.in), bias);
 }
 
-// The sets of experts of a layer, opened.
+// A layer whose tensors have all been found and checked. The small ones are
+// read, of the experts nothing but biases.
 struct OpenedLayer {
-  const LayerSpec* spec;
-  CheckpointExperts experts;
-  std::optional<CheckpointExperts> shared_expert;
-
-  int64_t bytes() const {
-    return experts.bytes() + (shared_expert ? shared_expert->bytes() : 0);
-  }
+  FfnLayerParts parts;  // all but the experts
+  std::vector<StoredExpert> experts;
+  std::vector<StoredExpert> shared_expert;
 };
 
 absl::StatusOr<OpenedLayer> OpenLayer(const Checkpoint& checkpoint,
                                       const LayerSpec& spec) {
-  MOE_ASSIGN_OR_RETURN(CheckpointExperts experts,
-                       CheckpointExperts::Open(checkpoint, spec.experts));
-  OpenedLayer layer{&spec, std::move(experts), std::nullopt};
-  if (spec.shared_expert.has_value()) {
+  OpenedLayer layer;
+  FfnLayerParts& parts = layer.parts;
+  parts.rule = spec.rule;
+  if (spec.rule) {
+    MOE_ASSIGN_OR_RETURN(parts.gate, LoadLinear(checkpoint, spec.gate));
+  }
+  if (!spec.selection_bias.empty()) {
     MOE_ASSIGN_OR_RETURN(
-        layer.shared_expert,
-        CheckpointExperts::Open(checkpoint, *spec.shared_expert));
+        parts.selection_bias,
+        ReadVector(checkpoint, spec.selection_bias, spec.rule->num_experts));
+  }
+  if (spec.latent_in) {
+    MOE_ASSIGN_OR_RETURN(parts.latent_in,
+                         LoadLinear(checkpoint, *spec.latent_in));
+    MOE_ASSIGN_OR_RETURN(parts.latent_out,
+                         LoadLinear(checkpoint, *spec.latent_out));
+  }
+  if (spec.shared_expert_gate) {
+    MOE_ASSIGN_OR_RETURN(parts.shared_expert_gate,
+                         LoadLinear(checkpoint, *spec.shared_expert_gate));
+  }
+  MOE_ASSIGN_OR_RETURN(layer.experts, OpenExperts(checkpoint, spec.experts));
+  if (spec.shared_expert) {
+    MOE_ASSIGN_OR_RETURN(layer.shared_expert,
+                         OpenExperts(checkpoint, *spec.shared_expert));
   }
   return layer;
+}
+
+// What the weights take in the checkpoint.
+int64_t StoredBytes(const std::vector<StoredExpert>& experts) {
+  int64_t sum = 0;
+  for (const StoredExpert& expert : experts) {
+    for (const StoredMatrix& matrix : expert.weights) sum += matrix.bytes();
+  }
+  return sum;
+}
+
+// Gives back the page cache of what has been read.
+void DropStored(const Checkpoint& checkpoint,
+                const std::vector<StoredExpert>& experts) {
+  for (const StoredExpert& expert : experts) {
+    for (const StoredMatrix& matrix : expert.weights) {
+      DropPages(checkpoint, matrix);
+    }
+  }
+}
+
+int64_t GateBytes(const FfnLayerParts& parts) {
+  int64_t sum = 0;
+  for (const std::optional<Gate>* gate :
+       {&parts.gate, &parts.latent_in, &parts.latent_out,
+        &parts.shared_expert_gate}) {
+    if (gate->has_value()) sum += (*gate)->weights_bytes();
+  }
+  return sum;
 }
 
 // The layers of `all` that were asked for.
@@ -146,52 +122,45 @@ absl::StatusOr<std::vector<LayerSpec>> ChooseLayers(
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(
-    const Checkpoint& checkpoint, const LoadOptions& options,
+    const Checkpoint& checkpoint, ModelSpec spec, const LoadOptions& options,
     Executor& executor, ExpertWorkspace* workspace,
     absl::FunctionRef<void(const LoadProgress&)> progress) {
-  MOE_ASSIGN_OR_RETURN(ModelSpec spec, DescribeModel(checkpoint));
   MOE_ASSIGN_OR_RETURN(spec.layers,
                        ChooseLayers(std::move(spec.layers), options.layers));
 
-  // Every tensor is found and checked before the first is read: a checkpoint
-  // that does not fit its config is refused at once.
+  // Every tensor is found and checked before the first expert is read: a
+  // checkpoint that does not fit its config is refused at once.
   std::vector<OpenedLayer> opened;
   LoadProgress bytes;
   for (const LayerSpec& layer : spec.layers) {
     MOE_ASSIGN_OR_RETURN(OpenedLayer open, OpenLayer(checkpoint, layer));
-    bytes.total_bytes += open.bytes();
+    bytes.total_bytes +=
+        StoredBytes(open.experts) + StoredBytes(open.shared_expert);
     opened.push_back(std::move(open));
   }
 
   int64_t weights_bytes = 0;
-  const auto load_set = [&](const ExpertSetSpec& set,
-                            const CheckpointExperts& source) {
-    auto shard = LocalExpertShard::Load(set.expert, set.num_experts,
-                                        options.weight_format, source, executor,
-                                        workspace);
-    source.DropPages(checkpoint);
+  const auto load = [&](const ExpertSetSpec& set,
+                        const std::vector<StoredExpert>& experts) {
+    auto shard = LocalExpertShard::Load(
+        set.expert, experts, options.weight_format, executor, workspace);
+    DropStored(checkpoint, experts);
     weights_bytes += shard->weights_bytes();
-    bytes.done_bytes += source.bytes();
+    bytes.done_bytes += StoredBytes(experts);
     progress(bytes);
     return shard;
   };
   std::vector<ModelLayer> layers;
-  for (OpenedLayer& open : opened) {
-    FfnLayerParts parts;
-    if (open.spec->rule.has_value()) {
-      MOE_ASSIGN_OR_RETURN(
-          parts.gate, LoadGate(checkpoint, open.spec->gate_weight,
-                               open.spec->rule->num_experts, spec.d_model));
-      weights_bytes += parts.gate->weights_bytes();
-      parts.rule = open.spec->rule;
+  for (size_t i = 0; i < opened.size(); ++i) {
+    OpenedLayer& open = opened[i];
+    const LayerSpec& layer = spec.layers[i];
+    open.parts.experts = load(layer.experts, open.experts);
+    if (layer.shared_expert) {
+      open.parts.shared_expert = load(*layer.shared_expert, open.shared_expert);
     }
-    parts.experts = load_set(open.spec->experts, open.experts);
-    if (open.shared_expert.has_value()) {
-      parts.shared_expert =
-          load_set(*open.spec->shared_expert, *open.shared_expert);
-    }
+    weights_bytes += GateBytes(open.parts);
     layers.push_back(
-        {open.spec->index, std::make_unique<FfnLayer>(std::move(parts))});
+        {layer.index, std::make_unique<FfnLayer>(std::move(open.parts))});
   }
   return std::make_unique<Model>(std::move(spec), std::move(layers),
                                  weights_bytes);

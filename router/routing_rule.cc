@@ -1,5 +1,7 @@
 #include "router/routing_rule.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace moe {
@@ -17,22 +19,15 @@ absl::Status RoutingRule::Validate() const {
                   num_identity_experts);
   }
   if (top_k < 1 || top_k > kMaxTopK || top_k > num_experts) {
-    return refuse("top_k: want 1 to ",
-                  num_experts < kMaxTopK ? num_experts : kMaxTopK, ", got ",
-                  top_k);
-  }
-  if (!selection_bias.empty() &&
-      static_cast<int64_t>(selection_bias.size()) != num_experts) {
-    return refuse("selection bias: want [", num_experts, "], got [",
-                  selection_bias.size(), "]");
+    return refuse("top_k: want 1 to ", std::min(num_experts, kMaxTopK),
+                  ", got ", top_k);
   }
   if (num_groups < 1 || num_experts % num_groups != 0) {
-    return refuse("expert groups: want a divisor of ", num_experts, ", got ",
+    return refuse("num_groups: want a divisor of ", num_experts, ", got ",
                   num_groups);
   }
   if (top_groups < 1 || top_groups > num_groups) {
-    return refuse("chosen expert groups: want 1 to ", num_groups, ", got ",
-                  top_groups);
+    return refuse("top_groups: want 1 to ", num_groups, ", got ", top_groups);
   }
   if (top_k > top_groups * (num_experts / num_groups)) {
     return refuse("top_k: want at most ",
@@ -40,7 +35,7 @@ absl::Status RoutingRule::Validate() const {
                   " (the experts in the chosen groups), got ", top_k);
   }
   if (renormalize == Renormalize::kPNorm && !(renorm_p > 0.0F)) {
-    return refuse("renormalisation norm: want p > 0, got ", renorm_p);
+    return refuse("renorm_p: want a number > 0, got ", renorm_p);
   }
   if (score == ScoreFunction::kSparseMixer && top_k > 2) {
     return refuse("top_k: want 1 or 2 with the sparse mixer, got ", top_k);

@@ -1,17 +1,17 @@
 // How a layer chooses experts, described by data.
 //
-//   z = gate logits                                  [num_experts]
-//   score = score_function(z)
-//   selection = score + selection_bias, experts outside the best groups masked
-//   to -inf ids = the top_k largest selections, ties to the lower id weight =
-//   weight_source(ids), renormalised, times scale
+//   z         = gate logits                             [num_experts]
+//   score     = score_function(z)                       [num_experts]
+//   selection = score + selection bias (a learned parameter, or none);
+//               -inf outside the best groups            [num_experts]
+//   ids       = the top_k largest selections            [top_k]
+//   weights   = weight_source(ids), renormalised, times scale   [top_k]
 //
 // Thread-safe: plain values.
 
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
 
@@ -25,8 +25,8 @@ enum class ScoreFunction : uint8_t {
   kSoftmax,  // over all experts
   kSigmoid,
   kSqrtSoftplus,  // sqrt(log(1 + exp(z)))
-  kSparseMixer,   // PhiMoE: two picks by argmax z, see
-                  // RoutingRule::sparse_mixer_epsilon
+  kSparseMixer,   // PhiMoE: up to two picks by argmax z, each weighed by a
+                  // softmax over the logits close to it
 };
 
 enum class WeightSource : uint8_t {
@@ -47,13 +47,15 @@ enum class Renormalize : uint8_t {
 enum class WeightPlacement : uint8_t { kOutput, kInput };
 
 struct RoutingRule {
-  int64_t num_experts = 0;  // all that can be chosen, identity experts included
-  int64_t num_identity_experts =
-      0;  // the last ones: their output is their input
+  // All that can be chosen; the last ones may be identity experts, whose output
+  // is their input.
+  int64_t num_experts = 0;
+  int64_t num_identity_experts = 0;
   int64_t top_k = 0;
 
   ScoreFunction score = ScoreFunction::kSoftmax;
-  std::vector<float> selection_bias;  // [num_experts], or empty
+  // kSparseMixer: how close, relative to the size of the logits.
+  float sparse_mixer_epsilon = 0.0F;
 
   int64_t num_groups = 1;  // divides num_experts; 1 = no grouping
   int64_t top_groups = 1;
@@ -67,12 +69,11 @@ struct RoutingRule {
   float scale = 1.0F;
   WeightPlacement placement = WeightPlacement::kOutput;
 
-  float sparse_mixer_epsilon = 0.0F;  // router_jitter_noise
-
   // Experts that own weights.
   int64_t num_ffn_experts() const { return num_experts - num_identity_experts; }
 
-  // Errors: INVALID_ARGUMENT naming the first contradictory field.
+  // Errors: INVALID_ARGUMENT naming the first field that contradicts another,
+  // as in "top_k: want 1 to 8, got 9".
   absl::Status Validate() const;
 };
 

@@ -165,18 +165,15 @@ void ChooseSparseMixer(const RoutingRule& rule, absl::Span<const float> logits,
   }
 }
 
-void ChooseRow(const RoutingRule& rule, absl::Span<const float> logits,
-               absl::Span<int32_t> ids, absl::Span<float> weights) {
+void ChooseRow(const RoutingRule& rule, absl::Span<const float> bias,
+               absl::Span<const float> logits, absl::Span<int32_t> ids,
+               absl::Span<float> weights) {
   const size_t num_experts = logits.size();
   std::array<float, kMaxExperts> score;
   std::array<float, kMaxExperts> selection;
   Score(rule, logits, score.data());
   std::copy_n(score.data(), num_experts, selection.data());
-  if (!rule.selection_bias.empty()) {
-    for (size_t i = 0; i < num_experts; ++i) {
-      selection[i] += rule.selection_bias[i];
-    }
-  }
+  for (size_t i = 0; i < bias.size(); ++i) selection[i] += bias[i];
   const auto selected = absl::MakeSpan(selection.data(), num_experts);
   MaskGroups(rule, selected);
   SelectLargest(selected, ids);
@@ -203,8 +200,10 @@ void ChooseRow(const RoutingRule& rule, absl::Span<const float> logits,
 
 }  // namespace
 
-void TopK(const RoutingRule& rule, ConstMatrix logits, MatrixView<int32_t> ids,
-          Matrix weights) {
+void TopK(const RoutingRule& rule, absl::Span<const float> bias,
+          ConstMatrix logits, MatrixView<int32_t> ids, Matrix weights) {
+  MOE_DCHECK(bias.empty() ||
+             static_cast<int64_t>(bias.size()) == rule.num_experts);
   MOE_DCHECK(logits.cols() == rule.num_experts);
   MOE_DCHECK(ids.rows() == logits.rows() && ids.cols() == rule.top_k);
   MOE_DCHECK(weights.rows() == logits.rows() && weights.cols() == rule.top_k);
@@ -217,7 +216,7 @@ void TopK(const RoutingRule& rule, ConstMatrix logits, MatrixView<int32_t> ids,
     if (rule.score == ScoreFunction::kSparseMixer) {
       ChooseSparseMixer(rule, row, row_ids, row_weights);
     } else {
-      ChooseRow(rule, row, row_ids, row_weights);
+      ChooseRow(rule, bias, row, row_ids, row_weights);
     }
     if (rule.scale != 1.0F) {
       for (float& w : row_weights) w *= rule.scale;

@@ -38,11 +38,11 @@ void CountUnwanted(const absl::Status& status, Metrics& metrics) {
 
 }  // namespace
 
-Engine::Engine(const EngineOptions& options, Executor* executor,
+Engine::Engine(const EngineOptions& options, ExpertWorkspace* workspace,
                Metrics* metrics)
     : options_(options),
       metrics_(metrics),
-      workspace_(executor),
+      workspace_(workspace),
       queue_(options.batching) {
   thread_ = std::thread([this] { Run(); });
 }
@@ -111,12 +111,15 @@ void Engine::BeginDrain() {
 
 void Engine::Run() {
   Batch batch;
-  while (NextBatch(&batch)) RunBatch(batch);
+  bool idle = true;
+  while (NextBatch(idle, &batch)) {
+    RunBatch(batch);
+    idle = false;
+  }
 }
 
-bool Engine::NextBatch(Batch* batch) {
+bool Engine::NextBatch(bool idle, Batch* batch) {
   absl::MutexLock lock(&mutex_);
-  bool idle = false;
   while (true) {
     const SteadyTime now = Clock::now();
     const std::optional<SteadyTime> start = queue_.StartTime(idle);

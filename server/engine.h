@@ -89,7 +89,8 @@ struct EngineOptions {
 class Engine {
  public:
   // All must outlive the engine.
-  Engine(const EngineOptions& options, Executor* executor, Metrics* metrics);
+  Engine(const EngineOptions& options, ExpertWorkspace* workspace,
+         Metrics* metrics);
   // Finishes what was admitted.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -116,7 +117,8 @@ class Engine {
  private:
   void Run();
   // Waits for a batch. False when the engine stops and nothing waits.
-  bool NextBatch(Batch* batch);
+  // idle: no batch has just run.
+  bool NextBatch(bool idle, Batch* batch);
   void RunBatch(const Batch& batch);
   absl::Status Compute(const Batch& batch, const EngineRequest& any,
                        EngineResult* result, ForwardStats* stats);

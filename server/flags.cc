@@ -92,19 +92,20 @@ class Parser {
   }
 
   absl::Status ParseFile(const std::string& path, int depth) {
-    std::ifstream file(path);
-    if (!file) {
-      return absl::NotFoundError(absl::StrCat("--flagfile: can't read ", path));
-    }
     if (depth >= kMaxFlagFileDepth) {
       return absl::InvalidArgumentError(
           absl::StrCat("--flagfile: want at most ", kMaxFlagFileDepth,
                        " files that name each other, got more"));
     }
+    std::ifstream file(path);
     std::vector<std::string> lines;
     for (std::string line; std::getline(file, line);) {
       const absl::string_view text = absl::StripAsciiWhitespace(line);
       if (!text.empty() && text[0] != '#') lines.emplace_back(text);
+    }
+    // A folder opens, and fails when read.
+    if (!file.is_open() || file.bad()) {
+      return absl::NotFoundError(absl::StrCat("--flagfile: can't read ", path));
     }
     return Parse(lines, depth + 1);
   }

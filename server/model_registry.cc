@@ -34,6 +34,11 @@ void ModelRegistry::Announce(absl::string_view name) {
   MOE_CHECK(models_.emplace(name, nullptr).second);
 }
 
+void ModelRegistry::Withdraw(absl::string_view name) {
+  absl::MutexLock lock(&mutex_);
+  models_.erase(name);
+}
+
 void ModelRegistry::Publish(std::shared_ptr<const ServedModel> model) {
   absl::MutexLock lock(&mutex_);
   // The former version, if any, is destroyed outside the lock.

@@ -37,6 +37,8 @@ class ModelRegistry {
  public:
   // Announces a model that is being loaded. Requires: the name is new.
   void Announce(absl::string_view name);
+  // Takes an announcement back.
+  void Withdraw(absl::string_view name);
   // Makes a model visible, in place of the announcement or of a former version.
   void Publish(std::shared_ptr<const ServedModel> model);
 

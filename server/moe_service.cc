@@ -510,7 +510,7 @@ void MoeServiceImpl::Describe(const ServedModel& served,
     v1::LayerInfo& out = *info.add_layers();
     out.set_layer(layer.index);
     out.set_dense(!layer.rule.has_value());
-    out.set_d_model(layer.d_model());
+    out.set_d_model(layer.d_model);
     out.set_d_ff(layer.experts.expert.d_ff);
     if (layer.rule.has_value()) {
       out.set_num_experts(layer.rule->num_experts);

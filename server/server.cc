@@ -32,6 +32,11 @@ namespace {
 // Service names that health answers for; "" is the whole server.
 constexpr const char* kHealthNames[] = {"", "moe.v1.MoeService"};
 
+// gRPC answers CANCELLED to calls that arrive while it shuts down. Callers
+// whose last answer has just left get this long to call again and be told
+// UNAVAILABLE, which sends them elsewhere.
+constexpr absl::Duration kTurnAwayTime = absl::Milliseconds(100);
+
 // Models below a repository folder, by name.
 absl::StatusOr<std::vector<ModelSource>> ListRepository(
     const std::string& folder) {
@@ -135,7 +140,7 @@ Server::Server(const ServerOptions& options)
                                 options.max_queue_delay),
                             .max_queue_tokens = options.max_queue_tokens},
                .max_queue_bytes = options.max_queue_bytes},
-              &executor_, &metrics_),
+              &expert_workspace_, &metrics_),
       service_({.max_message_bytes = options.max_message_bytes,
                 .max_request_tokens = options.max_request_tokens},
                &registry_, &engine_, &metrics_) {
@@ -285,17 +290,28 @@ absl::Status Server::LoadFrom(const ModelSource& source) {
   const absl::Time start = absl::Now();
   MOE_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                        Checkpoint::Open(source.directory));
-  LoadProgressReporter reporter(source.name);
-  MOE_ASSIGN_OR_RETURN(
-      std::unique_ptr<Model> model,
-      LoadModel(
-          checkpoint,
-          {.weight_format = options_.weight_format, .layers = options_.layers},
-          executor_, &expert_workspace_,
-          [&](const LoadProgress& progress) { reporter.Report(progress); }));
-  reporter.Done(model->weights_bytes());
-  return Publish(source.name, std::move(model),
-                 absl::ToDoubleSeconds(absl::Now() - start));
+  MOE_ASSIGN_OR_RETURN(std::vector<ModelSpec> specs,
+                       DescribeModels(checkpoint));
+  const bool in_parts = !specs.front().part.empty();
+  for (ModelSpec& spec : specs) {
+    const std::string name =
+        in_parts ? absl::StrCat(source.name, ".", spec.part) : source.name;
+    LoadProgressReporter reporter(name);
+    MOE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                         LoadModel(checkpoint, std::move(spec),
+                                   {.weight_format = options_.weight_format,
+                                    .layers = options_.layers},
+                                   executor_, &expert_workspace_,
+                                   [&](const LoadProgress& progress) {
+                                     reporter.Report(progress);
+                                   }));
+    reporter.Done(model->weights_bytes());
+    MOE_RETURN_IF_ERROR(Publish(name, std::move(model),
+                                absl::ToDoubleSeconds(absl::Now() - start)));
+  }
+  // A model of two parts is served under their names alone.
+  if (in_parts) registry_.Withdraw(source.name);
+  return absl::OkStatus();
 }
 
 absl::Status Server::Publish(const std::string& name,
@@ -322,7 +338,17 @@ void Server::Drain() {
   listener_->Stop();
   engine_.BeginDrain();
   service_.BeginDrain();
-  if (!service_.WaitUntilIdle(options_.drain_timeout)) {
+  // Callers whose last answer has just left may call once more: they are told
+  // UNAVAILABLE, where gRPC would cancel them.
+  const absl::Time deadline = absl::Now() + options_.drain_timeout;
+  const auto wait_until_idle = [&] {
+    return service_.WaitUntilIdle(
+        std::max(deadline - absl::Now(), absl::ZeroDuration()));
+  };
+  bool idle = wait_until_idle();
+  absl::SleepFor(std::min(kTurnAwayTime, deadline - absl::Now()));
+  idle = idle && wait_until_idle();
+  if (!idle) {
     LogWarning("--drain_timeout is over: ending what is not answered");
   }
   // What is left are health watches, which never end by themselves.

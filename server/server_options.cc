@@ -134,8 +134,9 @@ absl::Status ServerOptions::Validate() const {
     return Refuse("--num_compute_threads: want 0 to 4096, got ",
                   num_compute_threads);
   }
-  if (drain_delay < absl::ZeroDuration()) {
-    return Refuse("--drain_delay: want 0 or more, got ",
+  if (drain_delay < absl::ZeroDuration() ||
+      drain_delay == absl::InfiniteDuration()) {
+    return Refuse("--drain_delay: want a finite duration of 0 or more, got ",
                   absl::FormatDuration(drain_delay));
   }
   if (drain_timeout < absl::ZeroDuration() ||

@@ -107,20 +107,21 @@ inline uint16_t FloatToBF16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-// IEEE binary16, including subnormal numbers, infinities and NaN.
+// IEEE binary16, including subnormal numbers, infinities and NaN. Without
+// branches, so that loops over it become SIMD code, and without subnormal
+// floats, which are slow.
 inline float F16ToFloat(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000U) << 16;
-  const uint32_t exponent = (bits >> 10) & 0x1fU;
-  const uint32_t mantissa = bits & 0x3ffU;
-  if (exponent == 0) {
-    // Subnormal or zero: mantissa * 2^-24, exact in float.
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
-  }
-  if (exponent == 31)
-    return std::bit_cast<float>(sign | 0x7f800000U | (mantissa << 13));
-  return std::bit_cast<float>(sign | ((exponent + 112) << 23) |
-                              (mantissa << 13));
+  // Exponent and mantissa in float's places; the exponents differ by 112.
+  const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffU) << 13;
+  const uint32_t normal = magnitude + (112U << 23);
+  const uint32_t special = magnitude | 0x7f800000U;  // infinity or NaN
+  // 2^-14 + mantissa * 2^-24, less 2^-14: exact.
+  const auto subnormal = std::bit_cast<uint32_t>(
+      std::bit_cast<float>(magnitude + (113U << 23)) - 0x1p-14F);
+  uint32_t result = magnitude >= 0x0f800000U ? special : normal;
+  result = magnitude < 0x00800000U ? subnormal : result;
+  return std::bit_cast<float>(sign | result);
 }
 
 // Rounds to nearest, ties to even; overflow becomes infinity, NaN stays NaN.

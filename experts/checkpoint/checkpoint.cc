@@ -46,9 +46,10 @@ bool Matches(absl::Span<const int64_t> shape, absl::Span<const int64_t> want) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(Config config, std::string source,
-                       std::vector<SafetensorsFile> files)
+Checkpoint::Checkpoint(Config config, Quantization quantization,
+                       std::string source, std::vector<SafetensorsFile> files)
     : config_(std::move(config)),
+      quantization_(quantization),
       source_(std::move(source)),
       files_(std::move(files)) {}
 
@@ -62,6 +63,8 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
         absl::StrCat(Quote(folder), ": want a folder that holds a model"));
   }
   MOE_ASSIGN_OR_RETURN(Config config, Config::Open(path(kConfig)));
+  MOE_ASSIGN_OR_RETURN(const Quantization quantization,
+                       ParseQuantization(config));
 
   std::map<std::string, std::string> shard_of;
   std::set<std::string> names;
@@ -94,12 +97,13 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   }
   for (const auto& [tensor, shard] : shard_of) {
     if (files[position[shard]].Find(tensor) == nullptr) {
-      return absl::DataLossError(absl::StrCat(kIndex, ": tensor ",
-                                              Quote(tensor), ": not in ", shard,
-                                              ", where the index places it"));
+      return absl::DataLossError(
+          absl::StrCat(kIndex, ": tensor ", Quote(tensor), ": not in ",
+                       Quote(shard), ", where the index places it"));
     }
   }
-  Checkpoint checkpoint(std::move(config), std::move(source), std::move(files));
+  Checkpoint checkpoint(std::move(config), quantization, std::move(source),
+                        std::move(files));
   MOE_RETURN_IF_ERROR(checkpoint.IndexTensors());
   return checkpoint;
 }

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "experts/base/dtype.h"
 #include "experts/checkpoint/config.h"
+#include "experts/checkpoint/quantization.h"
 #include "experts/checkpoint/safetensors.h"
 
 namespace moe {
@@ -29,11 +30,12 @@ class Checkpoint {
   //
   // Errors: NOT_FOUND for a missing folder, config, weights or shard; DATA_LOSS
   // if the index places a tensor in a file that doesn't hold it, or two files
-  // hold the same tensor; else those of Config::Open, ParseShardIndex and
-  // SafetensorsFile::Open.
+  // hold the same tensor; else those of Config::Open, ParseQuantization,
+  // ParseShardIndex and SafetensorsFile::Open.
   static absl::StatusOr<Checkpoint> Open(const std::string& folder);
 
   const Config& config() const { return config_; }
+  const Quantization& quantization() const { return quantization_; }
 
   // All tensors, in the order of the files and of their data.
   absl::Span<const TensorInfo* const> tensors() const { return tensors_; }
@@ -69,12 +71,13 @@ class Checkpoint {
     const SafetensorsFile* file;
   };
 
-  Checkpoint(Config config, std::string source,
+  Checkpoint(Config config, Quantization quantization, std::string source,
              std::vector<SafetensorsFile> files);
   // Fills tensors_ and by_name_ from files_.
   absl::Status IndexTensors();
 
   Config config_;
+  Quantization quantization_;
   std::string source_;  // the file that says which tensors there are
   std::vector<SafetensorsFile> files_;
   std::vector<const TensorInfo*> tensors_;

@@ -1,29 +1,447 @@
 #include "experts/checkpoint/open_matrix.h"
 
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "experts/base/check.h"
 #include "experts/base/status_macros.h"
+#include "experts/checkpoint/text.h"
 
 namespace moe {
 namespace {
 
-constexpr DType kPlainDTypes[] = {DType::kF32, DType::kBF16, DType::kF16,
+constexpr DType kFloatDTypes[] = {DType::kF32, DType::kBF16, DType::kF16,
                                   DType::kF64};
+constexpr DType kScaleDTypes[] = {DType::kF32, DType::kBF16, DType::kF16,
+                                  DType::kF8E8M0};
+constexpr int64_t kMxfp4Group = 32;  // elements per scale
+constexpr int64_t kNibblesPerI32 = 8;
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
+
+absl::Status Unsupported(const Checkpoint& checkpoint, const TensorInfo& tensor,
+                         absl::string_view what) {
+  return absl::UnimplementedError(
+      absl::StrCat(checkpoint.Where(tensor), ": ", what, " is not supported"));
+}
+
+// What is asked for: `count` matrices [rows, cols] of the logical order in the
+// tensor `name`; without `count`, one matrix without the extra dimension.
+struct Request {
+  const Checkpoint& checkpoint;
+  absl::string_view name;
+  std::optional<int64_t> count;
+  int64_t rows;
+  int64_t cols;
+  StoredOrder order;
+
+  // "X" of "X.weight".
+  absl::string_view stem() const { return absl::StripSuffix(name, ".weight"); }
+
+  // `shape` with the dimension [count] before it, if there is one.
+  std::vector<int64_t> Stacked(std::vector<int64_t> shape) const {
+    if (count) shape.insert(shape.begin(), *count);
+    return shape;
+  }
+
+  // The first of the tensors that are there, or null.
+  const TensorInfo* FindAny(
+      std::initializer_list<std::string> candidates) const {
+    for (const std::string& candidate : candidates) {
+      const TensorInfo* tensor = checkpoint.Find(candidate);
+      if (tensor != nullptr) return tensor;
+    }
+    return nullptr;
+  }
+  const TensorInfo* FindScale() const {
+    return FindAny({absl::StrCat(name, "_scale_inv"),
+                    absl::StrCat(name, "_scale"),
+                    absl::StrCat(stem(), ".scale")});
+  }
+
+  absl::Status Unsupported(const TensorInfo& tensor,
+                           absl::string_view what) const {
+    return moe::Unsupported(checkpoint, tensor, what);
+  }
+};
+
+// A stack of matrices [rows, cols] that lie one after the other.
+StoredStack Contiguous(const Request& request, int64_t rows, int64_t cols,
+                       const TensorInfo& tensor) {
+  StoredStack stack;
+  stack.count = request.count.value_or(1);
+  stack.first.rows = rows;
+  stack.first.cols = cols;
+  stack.first.data = tensor.bytes.data();
+  stack.first.row_stride = cols;
+  stack.first.dtype = *tensor.dtype;
+  const auto bytes = static_cast<int64_t>(tensor.bytes.size());
+  stack.data_step = bytes / stack.count;
+  return stack;
+}
+
+// The two axes of a scale tensor of shape `shape` that serves a stored
+// [rows, cols] matrix; nothing if it fits in no way.
+struct ScaleAxes {
+  ScaleAxis rows;
+  ScaleAxis cols;
+};
+std::optional<ScaleAxes> ScaleAxesOf(absl::Span<const int64_t> shape,
+                                     int64_t rows, int64_t cols,
+                                     const Quantization& quantization) {
+  const bool single = std::all_of(shape.begin(), shape.end(),
+                                  [](int64_t extent) { return extent == 1; });
+  if (single) return ScaleAxes{};
+  // [rows] is [rows, 1].
+  if (shape.empty() || shape.size() > 2) return std::nullopt;
+  const int64_t height = shape[0];
+  const int64_t width = shape.size() == 2 ? shape[1] : 1;
+
+  const auto axis = [](int64_t block, int64_t stride) {
+    return ScaleAxis{.block = block, .stride = stride};
+  };
+  const auto& block = quantization;
+  if (height == CeilDiv(rows, block.block_rows) &&
+      width == CeilDiv(cols, block.block_cols)) {
+    return ScaleAxes{axis(block.block_rows, width), axis(block.block_cols, 1)};
+  }
+  if (height == rows && width >= 1 && cols % width == 0) {
+    return ScaleAxes{axis(1, width), axis(cols / width, 1)};
+  }
+  if (height == 1 && width == cols) return ScaleAxes{{}, axis(1, 1)};
+  return std::nullopt;
+}
+
+// Adds the scales in `tensor`, decided by its shape.
+absl::Status AddScales(const Request& request, const TensorInfo& tensor,
+                       StoredStack& stack) {
+  StoredMatrix& matrix = stack.first;
+  MOE_RETURN_IF_ERROR(
+      request.checkpoint.Require(tensor.name, kScaleDTypes, tensor.shape)
+          .status());
+  absl::Span<const int64_t> shape = tensor.shape;
+  const bool per_matrix =
+      request.count && !shape.empty() && shape[0] == *request.count;
+  if (per_matrix) shape.remove_prefix(1);
+  std::optional<ScaleAxes> axes;
+  // Several matrices may share a single scale, but nothing else.
+  if (!request.count || per_matrix || tensor.elements() == 1) {
+    axes = ScaleAxesOf(shape, matrix.rows, matrix.cols,
+                       request.checkpoint.quantization());
+  }
+  if (!axes) {
+    const Quantization& block = request.checkpoint.quantization();
+    const auto want = [&](std::vector<int64_t> each) {
+      return ShapeText(request.Stacked(std::move(each)));
+    };
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.checkpoint.Where(tensor), ": want one scale, ",
+                     want({matrix.rows}), ", ", want({matrix.rows, 1}), ", ",
+                     want({1, matrix.cols}), ", ", want({matrix.rows, -1}),
+                     " with equal groups, or ",
+                     want({CeilDiv(matrix.rows, block.block_rows),
+                           CeilDiv(matrix.cols, block.block_cols)}),
+                     ", got ", tensor.TypeText()));
+  }
+  matrix.scales = tensor.bytes.data();
+  matrix.scale_dtype = *tensor.dtype;
+  matrix.scale_rows = axes->rows;
+  matrix.scale_cols = axes->cols;
+  const auto bytes = static_cast<int64_t>(tensor.bytes.size());
+  stack.scale_step = per_matrix ? bytes / stack.count : 0;
+  return absl::OkStatus();
+}
+
+// F8_E4M3, or unquantised.
+absl::StatusOr<StoredStack> OpenBytes(const Request& request) {
+  const bool turned = request.order == StoredOrder::kInOut;
+  const int64_t rows = turned ? request.cols : request.rows;
+  const int64_t cols = turned ? request.rows : request.cols;
+  const TensorInfo* found = request.checkpoint.Find(request.name);
+  const bool scaled = found != nullptr && found->dtype == DType::kF8E4M3;
+  constexpr DType kScaled[] = {DType::kF8E4M3};
+  MOE_ASSIGN_OR_RETURN(
+      const TensorInfo* tensor,
+      request.checkpoint.Require(request.name,
+                                 scaled ? absl::MakeConstSpan(kScaled)
+                                        : absl::MakeConstSpan(kFloatDTypes),
+                                 request.Stacked({rows, cols})));
+  StoredStack stack = Contiguous(request, rows, cols, *tensor);
+  if (scaled) {
+    stack.first.coding = StoredCoding::kScaled;
+    const TensorInfo* scale = request.FindScale();
+    if (scale == nullptr) {
+      return absl::NotFoundError(absl::StrCat(
+          request.checkpoint.Where(*tensor), ": is F8_E4M3, but neither ",
+          Quote(absl::StrCat(request.name, "_scale_inv")), " nor ",
+          Quote(absl::StrCat(request.name, "_scale")), " is there"));
+    }
+    MOE_RETURN_IF_ERROR(AddScales(request, *scale, stack));
+  }
+  if (turned) stack.first = stack.first.Transposed();
+  return stack;
+}
+
+// MXFP4: `data` has 16 bytes and `scale` has one for 32 columns.
+StoredStack Mxfp4(const Request& request, const TensorInfo& data,
+                  const TensorInfo& scale, int64_t row_bytes) {
+  StoredStack stack = Contiguous(request, request.rows, request.cols, data);
+  StoredMatrix& matrix = stack.first;
+  matrix.coding = StoredCoding::kMxfp4;
+  matrix.row_stride = row_bytes * 2;
+  matrix.scales = scale.bytes.data();
+  matrix.scale_dtype = DType::kF8E8M0;
+  matrix.scale_rows.stride = CeilDiv(request.cols, kMxfp4Group);
+  matrix.scale_cols = {.block = kMxfp4Group, .stride = 1};
+  const auto bytes = static_cast<int64_t>(scale.bytes.size());
+  stack.scale_step = bytes / stack.count;
+  return stack;
+}
+
+// gpt-oss: *_blocks and *_scales.
+absl::StatusOr<StoredStack> OpenMxfp4Blocks(const Request& request,
+                                            const TensorInfo& blocks) {
+  const int64_t groups = CeilDiv(request.cols, kMxfp4Group);
+  const std::string scales =
+      absl::StrCat(absl::StripSuffix(blocks.name, "blocks"), "scales");
+  MOE_RETURN_IF_ERROR(
+      request.checkpoint
+          .Require(blocks.name, {DType::kU8},
+                   request.Stacked({request.rows, groups, kMxfp4Group / 2}))
+          .status());
+  MOE_ASSIGN_OR_RETURN(
+      const TensorInfo* scale,
+      request.checkpoint.Require(scales, {DType::kU8},
+                                 request.Stacked({request.rows, groups})));
+  return Mxfp4(request, blocks, *scale, groups * kMxfp4Group / 2);
+}
+
+// DeepSeek-V4: two elements per I8, and a scale.
+absl::StatusOr<StoredStack> OpenMxfp4Bytes(const Request& request,
+                                           const TensorInfo& tensor) {
+  const TensorInfo* scale = request.FindScale();
+  if (scale == nullptr) {
+    return request.Unsupported(
+        tensor, absl::StrCat(tensor.dtype_name, " without a scale tensor"));
+  }
+  const int64_t row_bytes = CeilDiv(request.cols, 2);
+  MOE_RETURN_IF_ERROR(request.checkpoint
+                          .Require(tensor.name, {DType::kI8, DType::kU8},
+                                   request.Stacked({request.rows, row_bytes}))
+                          .status());
+  MOE_RETURN_IF_ERROR(
+      request.checkpoint
+          .Require(scale->name, {DType::kF8E8M0},
+                   request.Stacked(
+                       {request.rows, CeilDiv(request.cols, kMxfp4Group)}))
+          .status());
+  return Mxfp4(request, tensor, *scale, row_bytes);
+}
+
+// Activation order permutes the groups: `indices` must say that it did not
+// happen.
+absl::Status CheckGroupOrder(const Request& request, const std::string& name,
+                             int64_t group) {
+  if (!request.checkpoint.Contains(name)) return absl::OkStatus();
+  MOE_ASSIGN_OR_RETURN(
+      const TensorInfo* indices,
+      request.checkpoint.Require(name, {DType::kI32}, {request.cols}));
+  for (int64_t i = 0; i < request.cols; ++i) {
+    if (LoadUnaligned<int32_t>(indices->bytes.data() + i * 4) != i / group) {
+      return request.Unsupported(*indices, "activation order (desc_act)");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// compressed-tensors: the tensor is *_packed.
+absl::StatusOr<StoredMatrix> OpenInt4Packed(const Request& request,
+                                            const TensorInfo& packed) {
+  const auto sibling = [&](absl::string_view suffix) {
+    return absl::StrCat(request.name, suffix);
+  };
+  const auto& checkpoint = request.checkpoint;
+  const int64_t words = CeilDiv(request.cols, kNibblesPerI32);
+  MOE_RETURN_IF_ERROR(
+      checkpoint.Require(packed.name, {DType::kI32}, {request.rows, words})
+          .status());
+  if (const TensorInfo* zero = checkpoint.Find(sibling("_zero_point"))) {
+    return request.Unsupported(*zero, "asymmetric int4 (a zero point)");
+  }
+  if (checkpoint.Contains(sibling("_shape"))) {
+    MOE_ASSIGN_OR_RETURN(
+        const TensorInfo* shape,
+        checkpoint.Require(sibling("_shape"), {DType::kI64, DType::kI32}, {2}));
+    const auto extent = [&](int64_t i) {
+      const uint8_t* at = shape->bytes.data() + i * DTypeBytes(*shape->dtype);
+      return *shape->dtype == DType::kI64 ? LoadUnaligned<int64_t>(at)
+                                          : LoadUnaligned<int32_t>(at);
+    };
+    if (extent(0) != request.rows || extent(1) != request.cols) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(checkpoint.Where(*shape), ": want ",
+                       ShapeText({request.rows, request.cols}), ", got ",
+                       ShapeText({extent(0), extent(1)})));
+    }
+  }
+  MOE_ASSIGN_OR_RETURN(
+      const TensorInfo* scale,
+      checkpoint.Require(sibling("_scale"), kScaleDTypes, {request.rows, -1}));
+  const int64_t groups = scale->shape[1];
+  if (groups < 1 || request.cols % groups != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(checkpoint.Where(*scale), ": want groups that divide ",
+                     request.cols, " columns, got ", scale->TypeText()));
+  }
+  const int64_t group = request.cols / groups;
+  MOE_RETURN_IF_ERROR(CheckGroupOrder(request, sibling("_g_idx"), group));
+
+  StoredMatrix matrix;
+  matrix.rows = request.rows;
+  matrix.cols = request.cols;
+  matrix.coding = StoredCoding::kInt4Packed;
+  matrix.data = packed.bytes.data();
+  matrix.row_stride = words * kNibblesPerI32;
+  matrix.scales = scale->bytes.data();
+  matrix.scale_dtype = *scale->dtype;
+  matrix.scale_rows.stride = groups;
+  matrix.scale_cols = {.block = group, .stride = 1};
+  return matrix;
+}
+
+// The zero point of every group and row must be the middle, 8.
+absl::Status CheckGptqZeros(const Request& request, const TensorInfo& zeros,
+                            int64_t groups) {
+  const int want = request.checkpoint.quantization().gptq_symmetric_zero;
+  const int64_t row_bytes = CeilDiv(request.rows, kNibblesPerI32) * 4;
+  for (int64_t group = 0; group < groups; ++group) {
+    const uint8_t* row = zeros.bytes.data() + group * row_bytes;
+    for (int64_t i = 0; i < request.rows; ++i) {
+      if (((row[i / 2] >> (i % 2 * 4)) & 0xf) != want) {
+        return request.Unsupported(zeros, "asymmetric GPTQ (zero points)");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// GPTQ: qweight, scales, qzeros and perhaps g_idx.
+absl::StatusOr<StoredMatrix> OpenGptq4(const Request& request,
+                                       const TensorInfo& qweight) {
+  const auto& checkpoint = request.checkpoint;
+  const auto sibling = [&](absl::string_view name) {
+    return absl::StrCat(request.stem(), ".", name);
+  };
+  const std::vector<int64_t> awq = {request.cols,
+                                    request.rows / kNibblesPerI32};
+  const std::vector<int64_t> eight_bits = {request.cols / 4, request.rows};
+  if (qweight.shape == awq) return request.Unsupported(qweight, "AWQ");
+  if (qweight.shape == eight_bits) {
+    return request.Unsupported(qweight, "GPTQ with 8 bits");
+  }
+  const int64_t words = CeilDiv(request.cols, kNibblesPerI32);
+  MOE_RETURN_IF_ERROR(
+      checkpoint.Require(qweight.name, {DType::kI32}, {words, request.rows})
+          .status());
+  MOE_ASSIGN_OR_RETURN(
+      const TensorInfo* scale,
+      checkpoint.Require(sibling("scales"), kScaleDTypes, {-1, request.rows}));
+  const int64_t groups = scale->shape[0];
+  const std::optional<int64_t> configured =
+      checkpoint.quantization().group_size;
+  const int64_t group =
+      configured.value_or(groups > 0 ? request.cols / groups : request.cols);
+  if (group < 1 || groups != CeilDiv(request.cols, group)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint.Where(*scale), ": want groups of ",
+        configured ? absl::StrCat(*configured) : "equal size", " for ",
+        request.cols, " columns, got ", scale->TypeText()));
+  }
+  MOE_ASSIGN_OR_RETURN(
+      const TensorInfo* zeros,
+      checkpoint.Require(sibling("qzeros"), {DType::kI32},
+                         {groups, CeilDiv(request.rows, kNibblesPerI32)}));
+  MOE_RETURN_IF_ERROR(CheckGptqZeros(request, *zeros, groups));
+  MOE_RETURN_IF_ERROR(CheckGroupOrder(request, sibling("g_idx"), group));
+
+  StoredMatrix matrix;
+  matrix.rows = request.rows;
+  matrix.cols = request.cols;
+  matrix.coding = StoredCoding::kGptq4;
+  matrix.data = qweight.bytes.data();
+  matrix.row_stride = kNibblesPerI32;
+  matrix.col_stride = request.rows * kNibblesPerI32;
+  matrix.scales = scale->bytes.data();
+  matrix.scale_dtype = *scale->dtype;
+  matrix.scale_rows.stride = 1;
+  matrix.scale_cols = {.block = group, .stride = request.rows};
+  return matrix;
+}
+
+absl::StatusOr<StoredStack> Open(const Request& request) {
+  if (request.count.value_or(1) < 1 || request.rows < 1 || request.cols < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor ", Quote(request.name), ": want extents >= 1, asked for ",
+        ShapeText(request.Stacked({request.rows, request.cols}))));
+  }
+  if (const TensorInfo* blocks =
+          request.FindAny({absl::StrCat(request.name, "_blocks"),
+                           absl::StrCat(request.name, ".blocks")})) {
+    return OpenMxfp4Blocks(request, *blocks);
+  }
+  const TensorInfo* packed =
+      request.FindAny({absl::StrCat(request.name, "_packed")});
+  const TensorInfo* qweight =
+      request.FindAny({absl::StrCat(request.stem(), ".qweight")});
+  if (packed != nullptr || qweight != nullptr) {
+    const TensorInfo& tensor = packed != nullptr ? *packed : *qweight;
+    if (request.count) {
+      return request.Unsupported(tensor, "int4 of several experts in one");
+    }
+    MOE_ASSIGN_OR_RETURN(StoredMatrix matrix,
+                         packed != nullptr ? OpenInt4Packed(request, tensor)
+                                           : OpenGptq4(request, tensor));
+    return StoredStack{.first = matrix, .count = 1};
+  }
+  const TensorInfo* tensor = request.checkpoint.Find(request.name);
+  if (tensor != nullptr &&
+      (tensor->dtype == DType::kI8 || tensor->dtype == DType::kU8)) {
+    return OpenMxfp4Bytes(request, *tensor);
+  }
+  return OpenBytes(request);
+}
 
 }  // namespace
 
 absl::StatusOr<StoredMatrix> OpenMatrix(const Checkpoint& checkpoint,
                                         absl::string_view name, int64_t rows,
                                         int64_t cols, StoredOrder order) {
-  const bool turned = order == StoredOrder::kInOut;
-  StoredMatrix matrix;
-  matrix.rows = turned ? cols : rows;
-  matrix.cols = turned ? rows : cols;
   MOE_ASSIGN_OR_RETURN(
-      const TensorInfo* tensor,
-      checkpoint.Require(name, kPlainDTypes, {matrix.rows, matrix.cols}));
-  matrix.dtype = *tensor->dtype;
-  matrix.data = tensor->bytes.data();
-  matrix.row_stride = matrix.cols;
-  return turned ? matrix.Transposed() : matrix;
+      const StoredStack stack,
+      Open({checkpoint, name, std::nullopt, rows, cols, order}));
+  return stack.first;
+}
+
+absl::StatusOr<StoredStack> OpenStack(const Checkpoint& checkpoint,
+                                      absl::string_view name, int64_t count,
+                                      int64_t rows, int64_t cols,
+                                      StoredOrder order) {
+  return Open({checkpoint, name, count, rows, cols, order});
+}
+
+StoredMatrix StoredStack::operator[](int64_t index) const {
+  MOE_CHECK(index >= 0 && index < count);
+  StoredMatrix matrix = first;
+  matrix.data += index * data_step;
+  if (matrix.scales != nullptr) matrix.scales += index * scale_step;
+  return matrix;
 }
 
 absl::StatusOr<std::vector<float>> ReadVector(const Checkpoint& checkpoint,
@@ -35,7 +453,7 @@ absl::StatusOr<std::vector<float>> ReadVector(const Checkpoint& checkpoint,
     shape.insert(found->shape[0] == 1 ? shape.begin() : shape.end(), 1);
   }
   MOE_ASSIGN_OR_RETURN(const TensorInfo* tensor,
-                       checkpoint.Require(name, kPlainDTypes, shape));
+                       checkpoint.Require(name, kFloatDTypes, shape));
   StoredMatrix row;
   row.rows = 1;
   row.cols = size;
@@ -44,6 +462,11 @@ absl::StatusOr<std::vector<float>> ReadVector(const Checkpoint& checkpoint,
   std::vector<float> values(static_cast<size_t>(size));
   row.Read(0, 0, absl::MakeSpan(values));
   return values;
+}
+
+void DropPages(const Checkpoint& checkpoint, const StoredMatrix& matrix) {
+  checkpoint.DropPages(matrix.DataExtent());
+  checkpoint.DropPages(matrix.ScaleExtent());
 }
 
 }  // namespace moe

@@ -11,6 +11,12 @@
 namespace moe {
 namespace {
 
+constexpr int64_t kNibblesPerGroup = 8;  // of kGptq4: an I32
+
+// Edge of the squares in which a transposed matrix is read: a row of BF16 is a
+// cache line, and all of it fits the innermost cache.
+constexpr int64_t kTile = 32;
+
 bool HasNibbles(StoredCoding coding) {
   return coding != StoredCoding::kPlain && coding != StoredCoding::kScaled;
 }
@@ -45,6 +51,7 @@ const std::array<float, 256>& F8E4M3Values() {
 
 void WidenElements(DType dtype, const uint8_t* source, int64_t stride,
                    absl::Span<float> out) {
+  // Lambdas, not the functions themselves: calls of those are not inlined.
   switch (dtype) {
     case DType::kF32:
       return Widen<float>(source, stride, out, [](float v) { return v; });
@@ -52,50 +59,88 @@ void WidenElements(DType dtype, const uint8_t* source, int64_t stride,
       return Widen<double>(source, stride, out,
                            [](double v) { return static_cast<float>(v); });
     case DType::kBF16:
-      return Widen<uint16_t>(source, stride, out, BF16ToFloat);
+      return Widen<uint16_t>(source, stride, out,
+                             [](uint16_t v) { return BF16ToFloat(v); });
     case DType::kF16:
-      return Widen<uint16_t>(source, stride, out, F16ToFloat);
+      return Widen<uint16_t>(source, stride, out,
+                             [](uint16_t v) { return F16ToFloat(v); });
     case DType::kF8E4M3:
       return Widen<uint8_t>(
           source, stride, out,
           [table = F8E4M3Values().data()](uint8_t v) { return table[v]; });
     case DType::kF8E8M0:
-      return Widen<uint8_t>(source, stride, out, F8E8M0ToFloat);
+      return Widen<uint8_t>(source, stride, out,
+                            [](uint8_t v) { return F8E8M0ToFloat(v); });
     default:
       MOE_CHECK(false);  // Builders let no other dtype pass.
   }
 }
 
-// The values of the 16 codes of a 4-bit element.
-const std::array<float, 16>& NibbleValues(StoredCoding coding) {
-  static const auto table = [](auto value) {
-    std::array<float, 16> values;
-    for (uint8_t code = 0; code < 16; ++code) values[code] = value(code);
-    return values;
-  };
-  static const std::array<float, 16> mxfp4 = table(F4E2M1ToFloat);
-  static const std::array<float, 16> int4 =
-      table([](uint8_t code) { return static_cast<float>(code) - 8.0F; });
+// What the two nibbles of every byte stand for, low one first.
+template <typename T>
+using NibbleTable = std::array<std::array<T, 2>, 256>;
+
+template <typename Value>
+auto MakeNibbleTable(Value value) {
+  NibbleTable<decltype(value(uint8_t{0}))> table;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    table[byte] = {value(static_cast<uint8_t>(byte & 0xf)),
+                   value(static_cast<uint8_t>(byte >> 4))};
+  }
+  return table;
+}
+
+const NibbleTable<float>& NibbleValues(StoredCoding coding) {
+  static const auto mxfp4 = MakeNibbleTable(F4E2M1ToFloat);
+  static const auto int4 = MakeNibbleTable(
+      [](uint8_t code) { return static_cast<float>(code) - 8.0F; });
   return coding == StoredCoding::kMxfp4 ? mxfp4 : int4;
 }
 
-// Nibbles one after the other, the first one at index `first` from `source`.
-void WidenNibbles(const std::array<float, 16>& values, const uint8_t* source,
-                  int64_t first, absl::Span<float> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    const int64_t nibble = first + static_cast<int64_t>(i);
-    out[i] = values[(source[nibble / 2] >> (nibble % 2 * 4)) & 0xf];
+const NibbleTable<uint8_t>& NibbleCodes() {
+  static const auto codes = MakeNibbleTable([](uint8_t code) { return code; });
+  return codes;
+}
+
+// out[i] = what nibble first + i stands for.
+template <typename T>
+void ReadNibbles(const NibbleTable<T>& values, const uint8_t* source,
+                 int64_t first, absl::Span<T> out) {
+  source += first / 2;
+  if (first % 2 != 0 && !out.empty()) {
+    out[0] = values[*source++][1];
+    out.remove_prefix(1);
+  }
+  for (; out.size() >= 2; out.remove_prefix(2)) {
+    std::memcpy(out.data(), values[*source++].data(), 2 * sizeof(T));
+  }
+  if (!out.empty()) out[0] = values[*source][0];
+}
+
+// As ReadNibbles, with groups of eight nibbles `stride` nibbles apart.
+template <typename T>
+void ReadGroupedNibbles(const NibbleTable<T>& values, const uint8_t* source,
+                        int64_t first, int64_t stride, absl::Span<T> out) {
+  while (!out.empty()) {
+    const int64_t begin = first % kNibblesPerGroup;
+    const size_t count =
+        std::min(out.size(), static_cast<size_t>(kNibblesPerGroup - begin));
+    ReadNibbles(values, source + first / kNibblesPerGroup * stride / 2, begin,
+                out.subspan(0, count));
+    out.remove_prefix(count);
+    first += static_cast<int64_t>(count);
   }
 }
 
-// As WidenNibbles, with the groups of eight nibbles `stride` nibbles apart.
-void WidenGroupedNibbles(const std::array<float, 16>& values,
-                         const uint8_t* source, int64_t first, int64_t stride,
-                         absl::Span<float> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    const int64_t index = first + static_cast<int64_t>(i);
-    const int64_t nibble = index / 8 * stride + index % 8;
-    out[i] = values[(source[nibble / 2] >> (nibble % 2 * 4)) & 0xf];
+// The nibbles of part of a row. Requires: HasNibbles(matrix.coding).
+template <typename T>
+void ReadNibblesOfRow(const StoredMatrix& matrix, const NibbleTable<T>& values,
+                      int64_t row, int64_t col, absl::Span<T> out) {
+  const uint8_t* source = matrix.data + row * matrix.row_stride / 2;
+  if (matrix.coding == StoredCoding::kGptq4) {
+    ReadGroupedNibbles(values, source, col, matrix.col_stride, out);
+  } else {
+    ReadNibbles(values, source, col, out);
   }
 }
 
@@ -113,16 +158,12 @@ void StoredMatrix::Read(int64_t row, int64_t col, absl::Span<float> out) const {
   if (!HasNibbles(coding)) {
     const int64_t first = row * row_stride + col * col_stride;
     WidenElements(dtype, data + first * DTypeBytes(dtype), col_stride, out);
-  } else if (coding == StoredCoding::kGptq4) {
-    WidenGroupedNibbles(NibbleValues(coding), data + row * row_stride / 2, col,
-                        col_stride, out);
   } else {
-    WidenNibbles(NibbleValues(coding), data + row * row_stride / 2, col, out);
+    ReadNibblesOfRow(*this, NibbleValues(coding), row, col, out);
   }
   if (coding == StoredCoding::kPlain) return;
 
   // One scale at a time, over the columns that share it.
-  const int64_t scale_row = scale_rows.Number(row) * scale_rows.stride;
   for (int64_t begin = 0; begin < count;) {
     const int64_t number = scale_cols.Number(col + begin);
     int64_t end = count;
@@ -133,12 +174,60 @@ void StoredMatrix::Read(int64_t row, int64_t col, absl::Span<float> out) const {
                            scale_cols.step;
       end = std::min(count, next - col);
     }
-    const int64_t index = scale_row + number * scale_cols.stride;
-    float scale = 0;
-    WidenElements(scale_dtype, scales + index * DTypeBytes(scale_dtype), 1,
-                  absl::MakeSpan(&scale, 1));
+    const float scale = Scale(row, col + begin);
     for (int64_t i = begin; i < end; ++i) out[i] *= scale;
     begin = end;
+  }
+}
+
+void StoredMatrix::ReadCodes(int64_t row, int64_t col,
+                             absl::Span<uint8_t> out) const {
+  MOE_DCHECK(coding != StoredCoding::kPlain);
+  MOE_DCHECK(row >= 0 && row < rows && col >= 0 &&
+             col + static_cast<int64_t>(out.size()) <= cols);
+  if (HasNibbles(coding)) {
+    ReadNibblesOfRow(*this, NibbleCodes(), row, col, out);
+    return;
+  }
+  const uint8_t* source = data + row * row_stride + col * col_stride;
+  for (uint8_t& code : out) {
+    code = *source;
+    source += col_stride;
+  }
+}
+
+float StoredMatrix::Scale(int64_t row, int64_t col) const {
+  const int64_t index = scale_rows.Number(row) * scale_rows.stride +
+                        scale_cols.Number(col) * scale_cols.stride;
+  float scale = 0;
+  WidenElements(scale_dtype, scales + index * DTypeBytes(scale_dtype), 1,
+                absl::MakeSpan(&scale, 1));
+  return scale;
+}
+
+void StoredMatrix::ReadBlock(int64_t row, int64_t col, Matrix out) const {
+  if (HasNibbles(coding) || col_stride <= row_stride) {
+    for (int64_t r = 0; r < out.rows(); ++r) {
+      Read(row + r, col,
+           absl::MakeSpan(out.Row(r), static_cast<size_t>(out.cols())));
+    }
+    return;
+  }
+  const StoredMatrix stored = Transposed();
+  std::array<std::array<float, kTile>, kTile> tile;  // [cols, rows]
+  for (int64_t r = 0; r < out.rows(); r += kTile) {
+    const int64_t height = std::min(kTile, out.rows() - r);
+    for (int64_t c = 0; c < out.cols(); c += kTile) {
+      const int64_t width = std::min(kTile, out.cols() - c);
+      for (int64_t j = 0; j < width; ++j) {
+        stored.Read(col + c + j, row + r,
+                    absl::MakeSpan(tile[j]).subspan(0, height));
+      }
+      for (int64_t i = 0; i < height; ++i) {
+        float* to = out.Row(r + i) + c;
+        for (int64_t j = 0; j < width; ++j) to[j] = tile[j][i];
+      }
+    }
   }
 }
 
@@ -179,6 +268,33 @@ int64_t StoredMatrix::bytes() const {
                               DTypeBytes(scale_dtype);
   return scale_bytes +
          (HasNibbles(coding) ? elements / 2 : elements * DTypeBytes(dtype));
+}
+
+absl::Span<const uint8_t> StoredMatrix::DataExtent() const {
+  if (rows == 0 || cols == 0) return {};
+  if (!HasNibbles(coding)) {
+    const int64_t last = (rows - 1) * row_stride + (cols - 1) * col_stride;
+    return absl::MakeConstSpan(
+        data, static_cast<size_t>((last + 1) * DTypeBytes(dtype)));
+  }
+  const int64_t last_column = coding == StoredCoding::kGptq4
+                                  ? (cols - 1) / 8 * col_stride + (cols - 1) % 8
+                                  : cols - 1;
+  const int64_t last = (rows - 1) * row_stride + last_column;
+  return absl::MakeConstSpan(data, static_cast<size_t>(last / 2 + 1));
+}
+
+absl::Span<const uint8_t> StoredMatrix::ScaleExtent() const {
+  if (rows == 0 || cols == 0 || coding == StoredCoding::kPlain) return {};
+  const auto index = [this](int64_t row, int64_t col) {
+    return scale_rows.Number(row) * scale_rows.stride +
+           scale_cols.Number(col) * scale_cols.stride;
+  };
+  const int64_t size = DTypeBytes(scale_dtype);
+  const int64_t first = index(0, 0);
+  const int64_t last = index(rows - 1, cols - 1);
+  return absl::MakeConstSpan(scales + first * size,
+                             static_cast<size_t>((last + 1 - first) * size));
 }
 
 }  // namespace moe

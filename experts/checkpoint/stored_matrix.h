@@ -7,6 +7,7 @@
 
 #include "absl/types/span.h"
 #include "experts/base/dtype.h"
+#include "experts/base/matrix_view.h"
 
 namespace moe {
 
@@ -59,8 +60,8 @@ struct StoredMatrix {
   //        scale_cols.Number(c) * scale_cols.stride].
   const uint8_t* scales = nullptr;  // any alignment
   DType scale_dtype = DType::kF32;  // F32, BF16, F16, F8_E8M0
-  ScaleAxis scale_rows;
-  ScaleAxis scale_cols;
+  ScaleAxis scale_rows = {};
+  ScaleAxis scale_cols = {};
 
   // Widens row `row`, columns [col, col + out.size()), to float; exact for
   // every coding (a coded value times its scale is rounded once, to float; so
@@ -68,6 +69,17 @@ struct StoredMatrix {
   //
   // Requires: the range lies in the matrix.
   void Read(int64_t row, int64_t col, absl::Span<float> out) const;
+
+  // As Read, of the rectangle out.rows() x out.cols() whose first element is
+  // (row, col). Much faster than row by row if the matrix is stored transposed,
+  // and never slower; best with 32 rows or more.
+  void ReadBlock(int64_t row, int64_t col, Matrix out) const;
+
+  // The codes behind Read, one a byte: E4M3, or nibbles. Requires: not kPlain;
+  // the range lies in the matrix.
+  void ReadCodes(int64_t row, int64_t col, absl::Span<uint8_t> out) const;
+  // What the code of an element is multiplied by. Requires: not kPlain.
+  float Scale(int64_t row, int64_t col) const;
 
   // Rows first, first + step, ... of this matrix: a half of concatenated
   // projections (step 1), one of interleaved ones (step 2), or an expert of a
@@ -83,6 +95,12 @@ struct StoredMatrix {
   // What the elements take in the file, scales included: the cost of reading
   // the matrix once.
   int64_t bytes() const;
+
+  // The memory from the first element to the last, and from the first scale to
+  // the last; with what lies between them, such as the other half of an
+  // interleaved tensor.
+  absl::Span<const uint8_t> DataExtent() const;
+  absl::Span<const uint8_t> ScaleExtent() const;
 };
 
 }  // namespace moe

@@ -7,27 +7,36 @@
 namespace moe {
 namespace {
 
-// Longer than any real tensor name; keeps a message within a few lines.
-constexpr size_t kMaxQuoted = 160;
+// Longer than any real name; keeps a message within a few lines.
+constexpr size_t kMaxText = 160;
+
+// More than any tensor of a model has.
+constexpr size_t kMaxExtents = 8;
+
+std::string OneLine(absl::string_view text) {
+  const bool cut = text.size() > kMaxText;
+  return absl::StrCat(absl::Utf8SafeCHexEscape(text.substr(0, kMaxText)),
+                      cut ? "..." : "");
+}
 
 }  // namespace
 
 std::string Quote(absl::string_view name) {
-  const bool cut = name.size() > kMaxQuoted;
-  return absl::StrCat("\"",
-                      absl::Utf8SafeCHexEscape(name.substr(0, kMaxQuoted)),
-                      cut ? "...\"" : "\"");
+  return absl::StrCat("\"", OneLine(name), "\"");
 }
 
 std::string ShapeText(absl::Span<const int64_t> shape) {
   const auto extent = [](std::string* out, int64_t value) {
     absl::StrAppend(out, value < 0 ? "?" : absl::StrCat(value));
   };
-  return absl::StrCat("[", absl::StrJoin(shape, ", ", extent), "]");
+  const bool cut = shape.size() > kMaxExtents;
+  return absl::StrCat(
+      "[", absl::StrJoin(shape.subspan(0, kMaxExtents), ", ", extent),
+      cut ? ", ...]" : "]");
 }
 
 std::string BaseName(absl::string_view path) {
-  return std::string(path.substr(path.find_last_of('/') + 1));
+  return OneLine(path.substr(path.find_last_of('/') + 1));
 }
 
 }  // namespace moe

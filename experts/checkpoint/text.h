@@ -17,10 +17,12 @@ namespace moe {
 // cut.
 std::string Quote(absl::string_view name);
 
-// "[8, 64]"; a negative extent, where any is welcome, prints as "?".
+// "[8, 64]"; a negative extent, where any is welcome, prints as "?"; long
+// shapes are cut.
 std::string ShapeText(absl::Span<const int64_t> shape);
 
-// What follows the last '/': messages never show where a file lies.
+// What follows the last '/', on one line: messages never show where a file
+// lies.
 std::string BaseName(absl::string_view path);
 
 }  // namespace moe

@@ -107,6 +107,10 @@ struct Error {
     of_tolerance = std::max(of_tolerance, error / tolerance);
     if (scale > 0) shown = std::max(shown, error / scale);
   }
+  void Merge(const Error& other) {
+    of_tolerance = std::max(of_tolerance, other.of_tolerance);
+    shown = std::max(shown, other.shown);
+  }
   bool ok() const { return of_tolerance <= 1; }
 };
 
@@ -248,7 +252,11 @@ absl::StatusOr<bool> Verify(const Connection& connection,
     return absl::InvalidArgumentError(
         "vectors: want tensors named layers.L.hidden_states, found none");
   }
-  int failed = 0;
+  size_t passed = 0;
+  Error logits;
+  Error weights;
+  Error output;
+  bool routed = false;
   for (const auto& [key, vectors] : layers) {
     const auto& [side, layer] = key;
     const std::string name =
@@ -265,13 +273,21 @@ absl::StatusOr<bool> Verify(const Connection& connection,
     }
     absl::PrintF("%s, output %.1e  %s\n", line, result.output.shown,
                  result.ok() ? "PASS" : "FAIL");
-    if (!result.ok()) ++failed;
+    if (result.ok()) ++passed;
+    routed = routed || result.routed;
+    logits.Merge(result.logits);
+    weights.Merge(result.weights);
+    output.Merge(result.output);
   }
-  absl::PrintF(
-      "%s: %d of %d layers pass (errors relative to the largest value "
-      "of the row)\n",
-      failed == 0 ? "PASS" : "FAIL", layers.size() - failed, layers.size());
-  return failed == 0;
+  std::string errors = absl::StrFormat("output %.1e", output.shown);
+  if (routed) {
+    absl::StrAppendFormat(&errors, ", logits %.1e, weights %.1e", logits.shown,
+                          weights.shown);
+  }
+  const bool pass = passed == layers.size();
+  absl::PrintF("%s: %d of %d layers; largest errors, relative to the row: %s\n",
+               pass ? "PASS" : "FAIL", passed, layers.size(), errors);
+  return pass;
 }
 
 }  // namespace moe

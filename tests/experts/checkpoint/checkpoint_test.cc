@@ -110,7 +110,7 @@ TEST(CheckpointTest, RefusesAnIndexThatLies) {
       Checkpoint::Open(folder.path()),
       StatusIs(kDamaged,
                HasSubstr("model.safetensors.index.json: tensor \"b\": not in "
-                         "s1.safetensors, where the index places it")));
+                         "\"s1.safetensors\", where the index places it")));
 }
 
 TEST(CheckpointTest, RefusesATensorInTwoFiles) {

@@ -90,10 +90,269 @@ TEST_F(StoredMatrixTest, DerivationsCompose) {
   EXPECT_EQ(up.bytes(), 24);
 }
 
+TEST_F(StoredMatrixTest, NeedsNothingForAnEmptyRange) {
+  matrix_.Read(0, 4, absl::Span<float>());
+  EXPECT_EQ(matrix_.Rows(0, 0).bytes(), 0);
+  EXPECT_TRUE(matrix_.Rows(0, 0).DataExtent().empty());
+}
+
+TEST_F(StoredMatrixTest, ExtentsSpanFirstToLastElement) {
+  const auto offset = [this](const StoredMatrix& part) {
+    return part.DataExtent().data() - matrix_.data;
+  };
+  const StoredMatrix rows = matrix_.Rows(1, 2);
+  EXPECT_EQ(offset(rows), 16);
+  EXPECT_EQ(rows.DataExtent().size(), 32U);
+  const StoredMatrix cols = matrix_.Cols(1, 2);
+  EXPECT_EQ(offset(cols), 4);
+  EXPECT_EQ(cols.DataExtent().size(), 40U);
+  EXPECT_TRUE(matrix_.ScaleExtent().empty());
+}
+
+// A block anywhere must be what Read gives, and nothing around it written.
+void CheckBlocks(const StoredMatrix& matrix) {
+  for (const int64_t row : {int64_t{0}, matrix.rows / 3}) {
+    for (const int64_t col : {int64_t{0}, matrix.cols / 3}) {
+      const int64_t rows = matrix.rows - row;
+      const int64_t cols = matrix.cols - col;
+      const int64_t stride = cols + 3;
+      std::vector<float> block(static_cast<size_t>(rows * stride), -1.0F);
+      matrix.ReadBlock(row, col, Matrix(block.data(), rows, cols, stride));
+      for (int64_t r = 0; r < rows; ++r) {
+        std::vector<float> want(static_cast<size_t>(cols));
+        matrix.Read(row + r, col, absl::MakeSpan(want));
+        want.resize(static_cast<size_t>(stride), -1.0F);
+        const float* got = block.data() + r * stride;
+        ASSERT_EQ(std::vector<float>(got, got + stride), want)
+            << "block at " << row << ", " << col << "; row " << r;
+      }
+    }
+  }
+}
+
+TEST(ReadBlockTest, GivesWhatReadGives) {
+  constexpr int64_t kRows = 71;
+  constexpr int64_t kCols = 104;
+  std::vector<uint8_t> data(kRows * kCols * 2);
+  for (size_t i = 0; i < data.size(); ++i) {
+    data[i] = static_cast<uint8_t>(i * 37 / 5 % 0x70);  // no NaN in any type
+  }
+  std::vector<float> scales;
+  for (int i = 0; i < 1000; ++i) scales.push_back(static_cast<float>(i % 13));
+
+  StoredMatrix plain;
+  plain.rows = kRows;
+  plain.cols = kCols;
+  plain.dtype = DType::kF16;
+  plain.data = data.data();
+  plain.row_stride = kCols;
+  StoredMatrix scaled = plain;
+  scaled.coding = StoredCoding::kScaled;
+  scaled.dtype = DType::kF8E4M3;
+  scaled.scales = reinterpret_cast<const uint8_t*>(scales.data());
+  scaled.scale_rows = {.block = 10, .stride = 11};
+  scaled.scale_cols = {.block = 10, .stride = 1};
+  for (const StoredMatrix& matrix : {plain, scaled}) {
+    CheckBlocks(matrix);
+    CheckBlocks(matrix.Transposed());
+    CheckBlocks(matrix.Transposed().Rows(1, kCols / 2, 2));
+    CheckBlocks(matrix.Transposed().Rows(50, 1));
+  }
+  StoredMatrix packed = scaled;
+  packed.coding = StoredCoding::kInt4Packed;
+  CheckBlocks(packed);
+  StoredMatrix gptq = scaled;
+  gptq.coding = StoredCoding::kGptq4;
+  gptq.row_stride = 8;
+  gptq.col_stride = kRows * 8;
+  CheckBlocks(gptq);
+}
+
+TEST(ReadBlockTest, NeedsNothingForAnEmptyBlock) {
+  StoredMatrix matrix;
+  matrix.rows = 4;
+  matrix.cols = 4;
+  matrix.row_stride = 1;
+  matrix.col_stride = 4;
+  matrix.ReadBlock(0, 0, Matrix(nullptr, 0, 4));
+  matrix.ReadBlock(0, 0, Matrix(nullptr, 4, 0));
+  EXPECT_EQ(matrix.Rows(0, 0).bytes(), 0);
+}
+
 TEST_F(StoredMatrixTest, DiesOfRowsThatAreNotThere) {
   EXPECT_DEATH(matrix_.Rows(2, 2), "check failed");
   EXPECT_DEATH(matrix_.Rows(-1, 1), "check failed");
   EXPECT_DEATH(matrix_.Cols(1, 2, 3), "check failed");
+}
+
+// F8_E4M3 [5, 7], all ones, with float scales per block of [2, 3]: 1, 2, ...
+class ScaledMatrixTest : public ::testing::Test {
+ protected:
+  ScaledMatrixTest() : codes_(35, 0x38) {
+    for (int i = 1; i <= 9; ++i) scales_.push_back(static_cast<float>(i));
+    matrix_.rows = 5;
+    matrix_.cols = 7;
+    matrix_.coding = StoredCoding::kScaled;
+    matrix_.dtype = DType::kF8E4M3;
+    matrix_.data = codes_.data();
+    matrix_.row_stride = 7;
+    matrix_.scales = reinterpret_cast<const uint8_t*>(scales_.data());
+    matrix_.scale_rows = {.block = 2, .stride = 3};
+    matrix_.scale_cols = {.block = 3, .stride = 1};
+  }
+
+  std::vector<uint8_t> codes_;
+  std::vector<float> scales_;
+  StoredMatrix matrix_;
+};
+
+TEST_F(ScaledMatrixTest, AppliesTheScaleOfEachBlock) {
+  EXPECT_THAT(RowOf(matrix_, 0), ElementsAre(1, 1, 1, 2, 2, 2, 3));
+  EXPECT_THAT(RowOf(matrix_, 1), ElementsAre(1, 1, 1, 2, 2, 2, 3));
+  EXPECT_THAT(RowOf(matrix_, 4), ElementsAre(7, 7, 7, 8, 8, 8, 9));
+  EXPECT_EQ(matrix_.bytes(), 35 + 9 * 4);
+  EXPECT_EQ(matrix_.DataExtent().size(), 35U);
+  EXPECT_EQ(matrix_.ScaleExtent().size(), 36U);
+}
+
+TEST_F(ScaledMatrixTest, SlicesKeepTheBlocksOfTheWholeTensor) {
+  const StoredMatrix rows = matrix_.Rows(1, 3);
+  EXPECT_THAT(RowOf(rows, 0), ElementsAre(1, 1, 1, 2, 2, 2, 3));
+  EXPECT_THAT(RowOf(rows, 1), ElementsAre(4, 4, 4, 5, 5, 5, 6));
+  EXPECT_THAT(RowOf(rows.Rows(2, 1), 0), ElementsAre(4, 4, 4, 5, 5, 5, 6));
+  EXPECT_EQ(rows.bytes(), 21 + 6 * 4);
+  EXPECT_EQ(rows.ScaleExtent().size(), 24U);
+  EXPECT_THAT(RowOf(matrix_.Cols(2, 3), 4), ElementsAre(7, 8, 8));
+  // Steps across and within blocks.
+  EXPECT_THAT(RowOf(matrix_.Rows(1, 2, 3), 1),
+              ElementsAre(7, 7, 7, 8, 8, 8, 9));
+  EXPECT_THAT(RowOf(matrix_.Cols(1, 3, 2), 0), ElementsAre(1, 2, 2));
+  EXPECT_THAT(RowOf(matrix_.Cols(0, 2, 6), 0), ElementsAre(1, 3));
+}
+
+TEST_F(ScaledMatrixTest, TransposesWithItsScales) {
+  const StoredMatrix turned = matrix_.Transposed();
+  EXPECT_THAT(RowOf(turned.Transposed(), 2), ElementsAre(4, 4, 4, 5, 5, 5, 6));
+  std::vector<float> column(5);
+  turned.Read(3, 0, absl::MakeSpan(column));
+  EXPECT_THAT(column, ElementsAre(2, 2, 5, 5, 8));
+}
+
+TEST_F(ScaledMatrixTest, ScalesMayBePerRowColumnOrMatrix) {
+  matrix_.scale_rows = {.block = 1, .stride = 1};
+  matrix_.scale_cols = {};
+  EXPECT_THAT(RowOf(matrix_, 3), ElementsAre(4, 4, 4, 4, 4, 4, 4));
+  EXPECT_EQ(matrix_.bytes(), 35 + 5 * 4);
+  matrix_.scale_rows = {};
+  matrix_.scale_cols = {.block = 1, .stride = 1};
+  EXPECT_THAT(RowOf(matrix_, 3), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+  matrix_.scale_cols = {};
+  EXPECT_THAT(RowOf(matrix_, 4), ElementsAre(1, 1, 1, 1, 1, 1, 1));
+  EXPECT_EQ(matrix_.bytes(), 35 + 4);
+}
+
+TEST_F(ScaledMatrixTest, ReadsScalesOfEveryType) {
+  matrix_.scale_rows = {};
+  matrix_.scale_cols = {};
+  const auto first_with = [this](DType dtype, uint16_t bits) {
+    matrix_.scale_dtype = dtype;
+    matrix_.scales = reinterpret_cast<const uint8_t*>(&bits);
+    return RowOf(matrix_, 0)[0];
+  };
+  EXPECT_EQ(first_with(DType::kBF16, FloatToBF16(0.75F)), 0.75F);
+  EXPECT_EQ(first_with(DType::kF16, FloatToF16(0.1F)),
+            F16ToFloat(FloatToF16(0.1F)));
+  EXPECT_EQ(first_with(DType::kF8E8M0, 120), 0x1p-7F);
+}
+
+TEST_F(ScaledMatrixTest, KeepsEveryCode) {
+  for (int code = 0; code < 35; ++code) {
+    codes_[static_cast<size_t>(code)] = static_cast<uint8_t>(code * 7);
+  }
+  for (int64_t row = 0; row < 5; ++row) {
+    for (int64_t col = 0; col < 7; ++col) {
+      const float want =
+          F8E4M3ToFloat(static_cast<uint8_t>((row * 7 + col) * 7)) *
+          static_cast<float>(1 + row / 2 * 3 + col / 3);
+      EXPECT_EQ(RowOf(matrix_, row)[static_cast<size_t>(col)], want);
+    }
+  }
+}
+
+TEST(NibbleMatrixTest, ReadsMxfp4LowNibbleFirst) {
+  // Two rows of 40 columns (1.25 groups) in 32-byte rows: code = column % 16.
+  std::vector<uint8_t> codes(64);
+  for (size_t i = 0; i < 64; ++i) {
+    const size_t col = i % 32 * 2;
+    codes[i] = static_cast<uint8_t>(col % 16 + (col + 1) % 16 * 16);
+  }
+  const std::vector<uint8_t> scales = {127, 128, 129, 126};
+  StoredMatrix matrix;
+  matrix.rows = 2;
+  matrix.cols = 40;
+  matrix.coding = StoredCoding::kMxfp4;
+  matrix.data = codes.data();
+  matrix.row_stride = 64;
+  matrix.scales = scales.data();
+  matrix.scale_dtype = DType::kF8E8M0;
+  matrix.scale_rows.stride = 2;
+  matrix.scale_cols = {.block = 32, .stride = 1};
+  const float factors[2][2] = {{1, 2}, {4, 0.5F}};
+  for (int64_t row = 0; row < 2; ++row) {
+    const std::vector<float> values = RowOf(matrix, row);
+    for (size_t col = 0; col < 40; ++col) {
+      EXPECT_EQ(values[col], F4E2M1ToFloat(static_cast<uint8_t>(col % 16)) *
+                                 factors[row][col / 32])
+          << row << " " << col;
+    }
+  }
+  EXPECT_EQ(RowOf(matrix.Rows(1, 1), 0), RowOf(matrix, 1));
+  EXPECT_EQ(matrix.bytes(), 40 + 4);
+  EXPECT_EQ(matrix.DataExtent().size(), 32U + 20U);
+  EXPECT_DEATH(matrix.Transposed(), "check failed");
+  EXPECT_DEATH(matrix.Cols(0, 1), "check failed");
+}
+
+TEST(NibbleMatrixTest, ReadsInt4AlongTheColumns) {
+  // Values -8 ... 7 in two words, one group of 8 columns each.
+  const std::vector<uint32_t> words = {0x76543210, 0xfedcba98};
+  const std::vector<float> scales = {1, 0.5F};
+  StoredMatrix matrix;
+  matrix.rows = 1;
+  matrix.cols = 16;
+  matrix.coding = StoredCoding::kInt4Packed;
+  matrix.data = reinterpret_cast<const uint8_t*>(words.data());
+  matrix.row_stride = 16;
+  matrix.scales = reinterpret_cast<const uint8_t*>(scales.data());
+  matrix.scale_cols = {.block = 8, .stride = 1};
+  EXPECT_THAT(RowOf(matrix, 0), ElementsAre(-8, -7, -6, -5, -4, -3, -2, -1, 0,
+                                            0.5F, 1, 1.5F, 2, 2.5F, 3, 3.5F));
+}
+
+TEST(NibbleMatrixTest, ReadsGptqAlongTheRowsOfTheTranspose) {
+  // qweight [2, 3]: 16 columns of three rows; one group.
+  const std::vector<uint32_t> words = {0x76543210, 0x11111111, 0x88888888,
+                                       0xfedcba98, 0x22222222, 0x99999999};
+  const std::vector<float> scales = {1, 2, 3};
+  StoredMatrix matrix;
+  matrix.rows = 3;
+  matrix.cols = 16;
+  matrix.coding = StoredCoding::kGptq4;
+  matrix.data = reinterpret_cast<const uint8_t*>(words.data());
+  matrix.row_stride = 8;
+  matrix.col_stride = 24;
+  matrix.scales = reinterpret_cast<const uint8_t*>(scales.data());
+  matrix.scale_rows.stride = 1;
+  matrix.scale_cols = {.block = 16, .stride = 3};
+  EXPECT_THAT(RowOf(matrix, 0), ElementsAre(-8, -7, -6, -5, -4, -3, -2, -1, 0,
+                                            1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(RowOf(matrix, 1),
+              ElementsAre(-14, -14, -14, -14, -14, -14, -14, -14, -12, -12, -12,
+                          -12, -12, -12, -12, -12));
+  EXPECT_THAT(RowOf(matrix.Rows(2, 1), 0),
+              ElementsAre(0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 3, 3, 3, 3, 3, 3));
+  EXPECT_EQ(matrix.DataExtent().size(), 24U);
+  EXPECT_EQ(matrix.ScaleExtent().size(), 12U);
 }
 
 }  // namespace

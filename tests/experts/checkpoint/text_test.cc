@@ -1,6 +1,8 @@
 #include "experts/checkpoint/text.h"
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -20,11 +22,14 @@ TEST(TextTest, CutsLongNames) {
 TEST(TextTest, PrintsShapes) {
   EXPECT_EQ(ShapeText({}), "[]");
   EXPECT_EQ(ShapeText({8, -1, 64}), "[8, ?, 64]");
+  EXPECT_EQ(ShapeText(std::vector<int64_t>(1000, 2)),
+            "[2, 2, 2, 2, 2, 2, 2, 2, ...]");
 }
 
 TEST(TextTest, TakesTheNameOffAPath) {
   EXPECT_EQ(BaseName("/secret/model.safetensors"), "model.safetensors");
   EXPECT_EQ(BaseName("model.safetensors"), "model.safetensors");
+  EXPECT_EQ(BaseName("a/b\nc"), "b\\nc") << "it must stay on one line";
 }
 
 }  // namespace

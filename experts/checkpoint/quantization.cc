@@ -1,0 +1,51 @@
+#include "experts/checkpoint/quantization.h"
+
+#include <string>
+#include <vector>
+
+#include "experts/base/status_macros.h"
+#include "experts/checkpoint/text.h"
+
+namespace moe {
+namespace {
+
+absl::StatusOr<std::optional<Config>> Find(const Config& config) {
+  constexpr char kKey[] = "quantization_config";
+  if (config.Has(kKey)) return config.OptionalSection(kKey);
+  MOE_ASSIGN_OR_RETURN(const std::optional<Config> text,
+                       config.OptionalSection("text_config"));
+  if (!text) return std::optional<Config>();
+  return text->OptionalSection(kKey);
+}
+
+}  // namespace
+
+absl::StatusOr<Quantization> ParseQuantization(const Config& config) {
+  Quantization result;
+  MOE_ASSIGN_OR_RETURN(const std::optional<Config> section, Find(config));
+  if (!section) return result;
+
+  constexpr char kBlockKey[] = "weight_block_size";
+  MOE_ASSIGN_OR_RETURN(const std::vector<int64_t> block,
+                       section->Ints(kBlockKey));
+  if (section->Has(kBlockKey)) {
+    if (block.size() != 2 || block[0] < 1 || block[1] < 1) {
+      return section->Error(kBlockKey, "two integers >= 1", ShapeText(block));
+    }
+    result.block_rows = block[0];
+    result.block_cols = block[1];
+  }
+
+  // -1 stands for one group.
+  MOE_ASSIGN_OR_RETURN(const std::optional<int64_t> group,
+                       section->OptionalInt("group_size", -1));
+  if (group == 0) return section->Error("group_size", "-1 or >= 1", "0");
+  if (group > 0) result.group_size = group;
+
+  MOE_ASSIGN_OR_RETURN(const std::string format,
+                       section->StringOr("checkpoint_format", "gptq"));
+  if (format == "gptq_v2") result.gptq_symmetric_zero = 8;
+  return result;
+}
+
+}  // namespace moe

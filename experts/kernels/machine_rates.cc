@@ -1,0 +1,120 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "experts/kernels/machine_rates.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <utility>
+
+#include "experts/kernels/fill.h"
+#include "experts/kernels/machine_rates.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moe {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Enough independent chains to hide the latency of two FMA units.
+constexpr int kChains = 10;
+
+template <int... i>
+HWY_INLINE float FmaLoop(int64_t steps, std::integer_sequence<int, i...>) {
+  const hn::ScalableTag<float> d;
+  hn::Vec<decltype(d)> chains[kChains] = {hn::Set(d, 1.0F + i)...};
+  const auto factor = hn::Set(d, 0.999F);
+  const auto term = hn::Set(d, 0.5F);
+  for (int64_t step = 0; step < steps; ++step) {
+    ((chains[i] = hn::MulAdd(chains[i], factor, term)), ...);
+  }
+  auto sum = hn::Zero(d);
+  ((sum = hn::Add(sum, chains[i])), ...);
+  return hn::GetLane(sum);
+}
+
+float Fma(int64_t steps) {
+  return FmaLoop(steps, std::make_integer_sequence<int, kChains>());
+}
+
+double FlopsPerStep() {
+  return 2.0 * kChains *
+         static_cast<double>(hn::Lanes(hn::ScalableTag<float>()));
+}
+
+// Requires: bytes is a multiple of 256.
+float Read(const uint8_t* memory, int64_t bytes) {
+  const hn::CappedTag<float, 16> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto a = hn::Zero(d);
+  auto b = hn::Zero(d);
+  for (int64_t line = 0; line < bytes; line += 128) {
+    hwy::Prefetch(memory + line + 4096);
+    hwy::Prefetch(memory + line + 4096 + 64);
+    const auto* floats = reinterpret_cast<const float*>(memory + line);
+    for (int64_t i = 0; i < 16; i += lanes) {
+      a = hn::Xor(a, hn::LoadU(d, floats + i));
+      b = hn::Xor(b, hn::LoadU(d, floats + 16 + i));
+    }
+  }
+  return hn::GetLane(hn::Xor(a, b));
+}
+
+void FillRatesOfTarget(Kernels& kernels) {
+  kernels.fma = &Fma;
+  kernels.flops_per_step = FlopsPerStep();
+  kernels.read = &Read;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moe
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moe {
+
+HWY_EXPORT(FillRatesOfTarget);
+void FillRates(Kernels& kernels) {
+  HWY_DYNAMIC_DISPATCH(FillRatesOfTarget)(kernels);
+}
+
+MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
+                            int64_t bytes, int num_threads,
+                            ParallelFor parallel_for) {
+  const auto seconds_of = [&](auto task_fn) {
+    const auto start = std::chrono::steady_clock::now();
+    parallel_for(num_threads,
+                 [&](int64_t task, int /*worker*/) { task_fn(task); });
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
+                                         start)
+        .count();
+  };
+  // Rounds of a few milliseconds: short enough for some to run undisturbed.
+  constexpr int kRounds = 64;
+  constexpr int64_t kSteps = 400'000;
+  constexpr int64_t kMostBytes = 64 << 20;
+  const int64_t slice = bytes / num_threads / 4096 * 4096;
+  const int64_t part = std::min(slice, kMostBytes);
+  MachineRates rates;
+  // Results that a compiler must assume are used.
+  volatile float sink = 0;
+  int64_t offset = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const double fma = seconds_of([&](int64_t) { sink = kernels.fma(kSteps); });
+    rates.peak_gflop_per_s =
+        std::max(rates.peak_gflop_per_s,
+                 num_threads * kSteps * kernels.flops_per_step / fma * 1e-9);
+    const double read = seconds_of([&](int64_t task) {
+      sink = kernels.read(memory + task * slice + offset, part);
+    });
+    rates.read_gb_per_s =
+        std::max(rates.read_gb_per_s,
+                 static_cast<double>(num_threads * part) / read * 1e-9);
+    offset = offset + 2 * part <= slice ? offset + part : 0;
+  }
+  return rates;
+}
+
+}  // namespace moe
+#endif

@@ -1,0 +1,143 @@
+#include "experts/matmul_onednn.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/reference_moe.h"
+
+namespace moe {
+namespace {
+
+// Compares each element with the sum in double precision. A float32 sum of k
+// products, in any order, is off by at most k + 1 roundings of the sum of
+// magnitudes.
+void ExpectProduct(ConstMatrix a, ConstMatrix b, ConstMatrix out) {
+  double worst = 0.0;
+  std::string worst_text;
+  for (int64_t i = 0; i < a.rows(); ++i) {
+    for (int64_t j = 0; j < b.rows(); ++j) {
+      double want = 0.0;
+      double magnitude = 0.0;
+      for (int64_t k = 0; k < a.cols(); ++k) {
+        const double product = static_cast<double>(a.Row(i)[k]) * b.Row(j)[k];
+        want += product;
+        magnitude += std::fabs(product);
+      }
+      const double tolerance = static_cast<double>(a.cols() + 1) *
+                               std::numeric_limits<float>::epsilon() *
+                               magnitude;
+      const double got = out.Row(i)[j];
+      const double error = std::fabs(got - want);
+      if (!(error <= tolerance) && !(error <= worst)) {
+        worst = error;
+        worst_text = absl::StrCat("worst at [", i, ", ", j, "]: got ", got,
+                                  ", want ", want, " +- ", tolerance);
+      }
+    }
+  }
+  EXPECT_EQ(worst_text, "");
+}
+
+TEST(MatmulTransposedTest, AgreesWithDoublePrecisionAtTinyAndOddSizes) {
+  const auto sizes = {1, 2, 3, 5, 8, 16, 17, 96};
+  for (const int64_t m : sizes) {
+    for (const int64_t n : sizes) {
+      for (const int64_t k : sizes) {
+        SCOPED_TRACE(absl::StrCat(m, " x ", n, " x ", k));
+        const auto a = RandomFloats(m * k, 1.0F, 1);
+        const auto b = RandomFloats(n * k, 1.0F, 2);
+        std::vector<float> out(static_cast<size_t>(m * n), -7.0F);
+        MatmulTransposed({a.data(), m, k}, {b.data(), n, k},
+                         {out.data(), m, n});
+        ExpectProduct({a.data(), m, k}, {b.data(), n, k}, {out.data(), m, n});
+      }
+    }
+  }
+}
+
+TEST(MatmulTransposedTest, LeavesWhatLiesBetweenTheRowsAlone) {
+  constexpr int64_t kRows = 6;
+  constexpr int64_t kCols = 5;
+  constexpr int64_t kInner = 9;
+  const auto a = RandomFloats(kRows * 11, 1.0F, 3);
+  const auto b = RandomFloats(kCols * 13, 1.0F, 4);
+  std::vector<float> memory(kRows * 8, 42.0F);
+  const ConstMatrix a_view(a.data(), kRows, kInner, 11);
+  const ConstMatrix b_view(b.data(), kCols, kInner, 13);
+  const Matrix out(memory.data(), kRows, kCols, 8);
+  MatmulTransposed(a_view, b_view, out);
+  ExpectProduct(a_view, b_view, out);
+  for (int64_t r = 0; r < kRows; ++r) {
+    EXPECT_THAT(std::vector<float>(out.Row(r) + kCols, out.Row(r) + 8),
+                ::testing::Each(42.0F));
+  }
+}
+
+TEST(MatmulTransposedTest, EmptyProductsTouchNothing) {
+  const std::vector<float> a(12, 1.0F);
+  float guard = 42.0F;
+  MatmulTransposed({a.data(), 0, 4}, {a.data(), 3, 4}, {&guard, 0, 3});
+  MatmulTransposed({a.data(), 3, 4}, {a.data(), 0, 4}, {&guard, 3, 0});
+  EXPECT_EQ(guard, 42.0F);
+}
+
+TEST(MatmulTransposedTest, OverwritesNaN) {
+  const auto a = RandomFloats(4 * 8, 1.0F, 5);
+  const auto b = RandomFloats(3 * 8, 1.0F, 6);
+  std::vector<float> out(12, std::numeric_limits<float>::quiet_NaN());
+  MatmulTransposed({a.data(), 4, 8}, {b.data(), 3, 8}, {out.data(), 4, 3});
+  ExpectProduct({a.data(), 4, 8}, {b.data(), 3, 8}, {out.data(), 4, 3});
+}
+
+TEST(MatmulTransposedTest, KeepsNaNInItsRow) {
+  auto a = RandomFloats(20 * 96, 1.0F, 7);
+  const auto b = RandomFloats(30 * 96, 1.0F, 8);
+  std::vector<float> want(20 * 30);
+  MatmulTransposed({a.data(), 20, 96}, {b.data(), 30, 96},
+                   {want.data(), 20, 30});
+  a[7 * 96 + 50] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> got(20 * 30);
+  MatmulTransposed({a.data(), 20, 96}, {b.data(), 30, 96},
+                   {got.data(), 20, 30});
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (i / 30 == 7) {
+      EXPECT_TRUE(std::isnan(got[i]));
+    } else {
+      EXPECT_EQ(got[i], want[i]) << i;
+    }
+  }
+}
+
+TEST(MatmulTransposedTest, IsTheSameOnEveryThread) {
+  constexpr int64_t kSize = 64;
+  const auto a = RandomFloats(kSize * kSize, 1.0F, 9);
+  const auto b = RandomFloats(kSize * kSize, 1.0F, 10);
+  const auto run = [&](std::vector<float>& out) {
+    out.resize(kSize * kSize);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      MatmulTransposed({a.data(), kSize, kSize}, {b.data(), kSize, kSize},
+                       {out.data(), kSize, kSize});
+    }
+  };
+  std::vector<float> want;
+  run(want);
+  std::vector<std::vector<float>> got(4);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& out : got) threads.emplace_back([&run, &out] { run(out); });
+  }
+  EXPECT_THAT(got, ::testing::Each(want));
+}
+
+TEST(OneDnnVersionTest, IsAVersion) {
+  EXPECT_THAT(OneDnnVersion(), ::testing::MatchesRegex("[0-9]+\\.[0-9.]+"));
+}
+
+}  // namespace
+}  // namespace moe

@@ -1,0 +1,40 @@
+#include "tests/testing/allocation_counter.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace moe {
+namespace {
+
+// Constant-initialised: operator new may run before anything else does.
+std::atomic<int64_t> allocation_count{0};
+
+void* Allocate(std::size_t size) {
+  allocation_count.fetch_add(1, std::memory_order_relaxed);
+  void* const p = std::malloc(size == 0 ? 1 : size);
+  if (p == nullptr) throw std::bad_alloc();
+  return p;
+}
+
+}  // namespace
+
+int64_t AllocationCount() {
+  return allocation_count.load(std::memory_order_relaxed);
+}
+
+}  // namespace moe
+
+void* operator new(std::size_t size) { return moe::Allocate(size); }
+void* operator new[](std::size_t size) { return moe::Allocate(size); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+
+// The linker's --wrap=aligned_alloc sends calls here.
+extern "C" void* __real_aligned_alloc(std::size_t alignment, std::size_t size);
+extern "C" void* __wrap_aligned_alloc(std::size_t alignment, std::size_t size) {
+  moe::allocation_count.fetch_add(1, std::memory_order_relaxed);
+  return __real_aligned_alloc(alignment, size);
+}
