@@ -111,8 +111,11 @@ void Engine::BeginDrain() {
 
 void Engine::Run() {
   Batch batch;
-  // An engine that has run nothing yet has been idle.
-  for (bool idle = true; NextBatch(idle, &batch); idle = false) RunBatch(batch);
+  bool idle = true;
+  while (NextBatch(idle, &batch)) {
+    RunBatch(batch);
+    idle = false;
+  }
 }
 
 bool Engine::NextBatch(bool idle, Batch* batch) {

@@ -116,9 +116,8 @@ class Engine {
 
  private:
   void Run();
-  // Waits for a batch. `idle`: the engine had nothing to do, so the next
-  // request need not wait for company. False when the engine stops and nothing
-  // waits.
+  // Waits for a batch. False when the engine stops and nothing waits.
+  // idle: no batch has just run.
   bool NextBatch(bool idle, Batch* batch);
   void RunBatch(const Batch& batch);
   absl::Status Compute(const Batch& batch, const EngineRequest& any,

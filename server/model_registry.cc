@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "experts/base/check.h"
@@ -10,8 +11,11 @@
 namespace moe {
 namespace {
 
-// Names from outside come back in messages: cut them.
-absl::string_view Shown(absl::string_view name) { return name.substr(0, 64); }
+// Names from outside come back in messages: cut, and without control
+// characters.
+std::string Shown(absl::string_view name) {
+  return absl::Utf8SafeCEscape(name.substr(0, 64));
+}
 
 // "0, 1, 3" or, for many, "0 to 60 (58 layers)".
 std::string LayersText(const Model& model) {

@@ -104,6 +104,9 @@ TEST(ServerOptionsTest, TakesTheEdgesOfEachRange) {
   options.drain_timeout = absl::ZeroDuration();
   MOE_EXPECT_OK(options.Validate());
   options.max_message_bytes = std::numeric_limits<int>::max();
+  options.listen_address = "unix:/run/moe.sock";
+  options.metrics_address = "";  // none
+  options.max_queue_delay = absl::Seconds(1);
   MOE_EXPECT_OK(options.Validate());
 }
 
@@ -157,6 +160,36 @@ INSTANTIATE_TEST_SUITE_P(
         BadOptionCase{"NegativePort",
                       [](ServerOptions& o) { o.metrics_address = "a:-1"; },
                       "--metrics_address: want HOST:PORT, got \"a:-1\""},
+        BadOptionCase{"NoBatchTokens",
+                      [](ServerOptions& o) { o.max_batch_tokens = 0; },
+                      "--max_batch_tokens: want at least 1, got 0"},
+        BadOptionCase{"NegativeQueueDelay",
+                      [](ServerOptions& o) {
+                        o.max_queue_delay = absl::Milliseconds(-1);
+                      },
+                      "--max_queue_delay: want 0 to 1s, got -1ms"},
+        BadOptionCase{
+            "LongQueueDelay",
+            [](ServerOptions& o) { o.max_queue_delay = absl::Seconds(2); },
+            "--max_queue_delay: want 0 to 1s, got 2s"},
+        BadOptionCase{"NoConnections",
+                      [](ServerOptions& o) { o.max_connections = 0; },
+                      "--max_connections: want at least 1, got 0"},
+        BadOptionCase{"NoStreams",
+                      [](ServerOptions& o) { o.max_concurrent_streams = 0; },
+                      "--max_concurrent_streams: want at least 1, got 0"},
+        BadOptionCase{"CertificateWithoutKey",
+                      [](ServerOptions& o) { o.tls_cert_file = "cert"; },
+                      "--tls_cert_file: want it together with --tls_key_file"},
+        BadOptionCase{"KeyWithoutCertificate",
+                      [](ServerOptions& o) { o.tls_key_file = "key"; },
+                      "--tls_cert_file: want it together with --tls_key_file"},
+        BadOptionCase{"AuthoritiesWithoutCertificate",
+                      [](ServerOptions& o) { o.tls_client_ca_file = "ca"; },
+                      "--tls_client_ca_file: want --tls_cert_file with it"},
+        BadOptionCase{"MetricsTokenWithoutTokens",
+                      [](ServerOptions& o) { o.auth_metrics = true; },
+                      "--auth_metrics: want --auth_token_file with it"},
         BadOptionCase{"MessagesTooSmall",
                       [](ServerOptions& o) { o.max_message_bytes = 1023; },
                       "--max_message_bytes: want 1024 to 2147483647, got "

@@ -1,0 +1,146 @@
+"""Servers under load: what the load tests share.
+
+By default each test is short. With MOE_FULL=1 in the environment it runs as
+long as its figures need:
+
+  MOE_FULL=1 ctest --preset release -V -R 'integration.(overload|soak|misuse|end_under_load)'
+"""
+
+import json
+import os
+import subprocess
+import tempfile
+import threading
+import time
+
+import harness
+from harness import BIN
+
+FULL = os.environ.get("MOE_FULL") == "1"
+
+
+def say(*words):
+    """A figure for the reader of the test's output."""
+    print("   ", *words, flush=True)
+
+
+def start_load(server, *flags, address=None):
+    """moe-client load in the background; finish_load takes the result."""
+    result = tempfile.NamedTemporaryFile(suffix=".json")
+    process = subprocess.Popen(
+        harness.die_with_parent(
+            [
+                os.path.join(BIN, "moe-client"),
+                "load",
+                f"--server={address or server.grpc_address}",
+                f"--json={result.name}",
+                *flags,
+            ]
+        ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return process, result
+
+
+def finish_load(load):
+    """What --json holds, as a dictionary, with the exit code."""
+    process, result = load
+    with result:
+        output, _ = process.communicate(timeout=7200)
+        text = result.read()
+    if not text:
+        raise AssertionError(f"moe-client load: {output}")
+    return {**json.loads(text), "exit": process.returncode}
+
+
+def load(server, *flags):
+    return finish_load(start_load(server, *flags))
+
+
+def milliseconds(latency):
+    return ", ".join(f"{k} {1e3 * v:.2f} ms" for k, v in latency.items())
+
+
+class Memory(threading.Thread):
+    """Samples the resident memory of a process, in bytes."""
+
+    def __init__(self, pid, period_seconds=0.2):
+        super().__init__(daemon=True)
+        self.pid, self.period = pid, period_seconds
+        self.samples = []  # (seconds, bytes)
+        self._end = threading.Event()
+        self.start()
+
+    def run(self):
+        while not self._end.wait(self.period):
+            try:
+                with open(f"/proc/{self.pid}/status") as status:
+                    for line in status:
+                        if line.startswith("VmRSS:"):
+                            self.samples.append(
+                                (time.monotonic(), int(line.split()[1]) * 1024)
+                            )
+            except FileNotFoundError:
+                return
+
+    def stop(self):
+        self._end.set()
+        self.join()
+
+    def slope(self):
+        """Bytes per second over the second half, by least squares."""
+        half = self.samples[len(self.samples) // 2 :]
+        if len(half) < 2:
+            return 0.0
+        mean_t = sum(t for t, _ in half) / len(half)
+        mean_b = sum(b for _, b in half) / len(half)
+        spread = sum((t - mean_t) ** 2 for t, _ in half)
+        return sum((t - mean_t) * (b - mean_b) for t, b in half) / spread
+
+    def report(self):
+        largest = max(b for _, b in self.samples)
+        say(
+            f"resident memory: at most {largest / 1e6:.0f} MB,"
+            f" slope {60 * self.slope() / 1e6:+.2f} MB a minute"
+        )
+        return largest
+
+
+def random_bf16(shape):
+    """A BF16 tensor of numbers of about 0.01, either sign."""
+    count = 1
+    for extent in shape:
+        count *= extent
+    data = bytearray(2 * count)
+    data[0::2] = os.urandom(count)
+    data[1::2] = os.urandom(count).translate(bytes([0x3C, 0xBC] * 128))
+    return harness.pb.Tensor(
+        dtype=harness.pb.BF16, shape=shape, data=bytes(data)
+    )
+
+
+def write_model(folder, d_model, d_ff, num_experts, top_k):
+    """A one-layer checkpoint of the family olmoe with random weights."""
+    config = {
+        **harness.CHECKPOINT,
+        "hidden_size": d_model,
+        "intermediate_size": d_ff,
+        "num_experts": num_experts,
+        "num_experts_per_tok": top_k,
+        "torch_dtype": "bfloat16",
+    }
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file)
+    mlp = "model.layers.0.mlp"
+    tensors = {f"{mlp}.gate.weight": random_bf16([num_experts, d_model])}
+    for expert in range(num_experts):
+        prefix = f"{mlp}.experts.{expert}"
+        tensors[f"{prefix}.gate_proj.weight"] = random_bf16([d_ff, d_model])
+        tensors[f"{prefix}.up_proj.weight"] = random_bf16([d_ff, d_model])
+        tensors[f"{prefix}.down_proj.weight"] = random_bf16([d_model, d_ff])
+    harness.write_safetensors(
+        os.path.join(folder, "model.safetensors"), tensors
+    )

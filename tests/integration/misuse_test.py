@@ -1,0 +1,131 @@
+"""Peers that do what they should not, while others go about their work."""
+
+import contextlib
+import socket
+import threading
+import unittest
+
+import harness
+from harness import TIMEOUT_SECONDS, grpc, pb
+from loads import FULL, Memory, finish_load, load, milliseconds, say, start_load
+
+WORK = ["--tokens=1-16", "--concurrency=4", "--check", "--warmup=0s"]
+
+
+class MisuseTest(unittest.TestCase):
+    def setUp(self):
+        self.server = harness.Server("--demo")
+        self.addCleanup(self.server.__exit__)
+        host, port = self.server.grpc_address.rsplit(":", 1)
+        self.address = (host, int(port))
+        self.seconds = 20 if FULL else 2
+
+    def work_goes_on(self, misuse):
+        """Runs misuse(stop) while others are served; asserts that they are."""
+        alone = load(self.server, *WORK, f"--duration={self.seconds}s")
+        memory = Memory(self.server.process.pid)
+        work = start_load(self.server, *WORK, f"--duration={self.seconds}s")
+        stop = threading.Event()
+        timer = threading.Timer(self.seconds, stop.set)
+        timer.start()
+        misuse(stop)
+        stop.wait()
+        done = finish_load(work)
+        memory.stop()
+        say("alone:", milliseconds(alone["latency_seconds"]))
+        say("meanwhile:", milliseconds(done["latency_seconds"]))
+        largest = memory.report()
+        self.assertEqual(done["errors"], {})
+        self.assertEqual(done["wrong"], 0)
+        self.assertGreater(done["requests"], 0)
+        return largest
+
+    def connect(self):
+        return socket.create_connection(self.address, TIMEOUT_SECONDS)
+
+    def test_2000_idle_connections(self):
+        def misuse(_):
+            for index in range(2000):
+                peer = stack.enter_context(self.connect())
+                if index % 2:  # half a preface of HTTP/2
+                    peer.sendall(b"PRI * HTTP/2.0\r\n\r\n")
+
+        with contextlib.ExitStack() as stack:
+            largest = self.work_goes_on(misuse)
+        self.assertLess(largest, 1e9)
+
+    def test_garbage_and_http_1(self):
+        inputs = [
+            b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
+            bytes(range(256)) * 64,
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([255]) * 4096,
+            # A frame of HTTP/2 that promises 16 MB.
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\x00\x00"
+            + bytes(4096),
+        ]
+
+        def misuse(stop):
+            while not stop.is_set():
+                for data in inputs:
+                    with self.connect() as peer:
+                        with contextlib.suppress(OSError):
+                            peer.sendall(data)
+                            peer.settimeout(0.05)
+                            peer.recv(4096)
+
+        self.work_goes_on(misuse)
+
+    def test_slow_readers(self):
+        """Streams whose answers nobody takes, and calls likewise."""
+
+        def misuse(stop):
+            request = pb.ForwardRequest(
+                model="demo",
+                hidden_states=harness.random_states(2000, 256, 1),
+            )
+            for _ in range(8):
+                channel = stack.enter_context(self.server.channel())
+                # An endless sender that never reads.
+                calls = harness.stub(channel).ForwardStream(
+                    (request for _ in iter(stop.is_set, True)),
+                    timeout=TIMEOUT_SECONDS,
+                )
+                stack.callback(calls.cancel)
+
+        with contextlib.ExitStack() as stack:
+            largest = self.work_goes_on(misuse)
+        # Each stream may hold one message limit's worth of requests and
+        # answers; what it really holds is far less, since reading stops.
+        self.assertLess(largest, 2e9)
+
+    def test_oversize_metadata_and_compressed_bombs(self):
+        bomb = pb.ForwardRequest(model="demo")
+        bomb.hidden_states.data = bytes(64_000_000)
+
+        def misuse(stop):
+            with self.server.channel() as channel:
+                moe = harness.stub(channel)
+                while not stop.is_set():
+                    with self.assertRaises(grpc.RpcError) as refused:
+                        moe.Forward(
+                            bomb,
+                            compression=grpc.Compression.Gzip,
+                            timeout=TIMEOUT_SECONDS,
+                        )
+                    self.assertEqual(
+                        refused.exception.code(), grpc.StatusCode.UNIMPLEMENTED
+                    )
+                    with self.assertRaises(grpc.RpcError):
+                        moe.GetModel(
+                            pb.GetModelRequest(model="demo"),
+                            metadata=[("large", "x" * 100_000)],
+                            timeout=TIMEOUT_SECONDS,
+                        )
+
+        largest = self.work_goes_on(misuse)
+        self.assertLess(largest, 1e9)
+
+
+if __name__ == "__main__":
+    unittest.main()
