@@ -114,6 +114,11 @@ class Parser {
   std::map<std::string, std::string> lists_;  // what list flags have so far
 };
 
+// Ends a program that has not begun.
+[[noreturn]] void Exit(int code) {
+  std::exit(code);  // NOLINT(concurrency-mt-unsafe): no thread runs yet
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> ParseFlags(
@@ -149,18 +154,18 @@ std::vector<std::string> ParseCommandLineOrExit(int argc, char** argv,
           "%s\n\nFlags:\n%s  --flagfile  Reads flags from a file, one "
           "a line.\n  --version  Prints the version.\n",
           usage, FlagsHelp(source_file));
-      std::exit(0);
+      Exit(0);
     }
     if (arg == "--version") {
       absl::PrintF("%s %s (%s)\n", absl::StripSuffix(source_file, ".cc"),
                    kVersion, kCommit);
-      std::exit(0);
+      Exit(0);
     }
   }
   auto positional = ParseFlags(args);
   if (!positional.ok()) {
     absl::FPrintF(stderr, "error: %s\n", positional.status().message());
-    std::exit(2);
+    Exit(2);
   }
   return *std::move(positional);
 }

@@ -1,5 +1,6 @@
 #include "server/metrics.h"
 
+#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -22,20 +23,20 @@ constexpr std::array<const char*, kNumRejections> kRejectionNames = {
 constexpr std::array<const char*, kNumStages + 2> kStageNames = {
     "decode", "gate", "top_k", "dispatch", "experts", "combine", "encode"};
 
-// From 1 microsecond to 16 seconds in steps of 2: a token through a small
-// layer takes microseconds, a large batch seconds.
-Histogram::BucketBoundaries SecondsBuckets() {
+// first, 2 first, 4 first, ...
+Histogram::BucketBoundaries Doubling(double first, int count) {
   Histogram::BucketBoundaries bounds;
-  for (double bound = 1e-6; bound < 17; bound *= 2) bounds.push_back(bound);
+  bounds.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) bounds.push_back(std::ldexp(first, i));
   return bounds;
 }
 
+// From 1 microsecond to 16 seconds: a token through a small layer takes
+// microseconds, a large batch seconds.
+Histogram::BucketBoundaries SecondsBuckets() { return Doubling(1e-6, 25); }
+
 // 1, 2, 4, ... 65536.
-Histogram::BucketBoundaries CountBuckets() {
-  Histogram::BucketBoundaries bounds;
-  for (double bound = 1; bound <= 65536; bound *= 2) bounds.push_back(bound);
-  return bounds;
-}
+Histogram::BucketBoundaries CountBuckets() { return Doubling(1, 17); }
 
 }  // namespace
 

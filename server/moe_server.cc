@@ -157,9 +157,9 @@ void WaitForSignals(const std::shared_ptr<LifeCycle>& life_cycle) {
 
 int Main(int argc, char** argv) {
   // What gRPC has to say on its own is for its developers; what went wrong is
-  // in our one line. No thread runs yet.
-  setenv("GRPC_VERBOSITY", "NONE",
-         /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe)
+  // in our one line.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread runs yet.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   const std::vector<std::string> positional = ParseCommandLineOrExit(
       argc, argv,
       "moe-server serves the feed-forward layers of transformer models over "

@@ -130,14 +130,15 @@ class Reloader {
 
   void Reload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     auto pem = Load(files_);
-    if (pem.ok()) {
+    const bool ok = pem.ok();
+    if (ok) {
       next_ = std::make_unique<PemTexts>(*std::move(pem));
       LogInfo("TLS certificates: read again");
     } else {
       LogWarning(absl::StrCat("keeping the old TLS certificates: ",
                               pem.status().message()));
     }
-    on_reload_(pem.ok());
+    on_reload_(ok);
   }
 
   const TlsFiles files_;

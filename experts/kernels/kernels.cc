@@ -65,6 +65,7 @@ std::vector<const Kernels*> AllKernels() {
     return filled;
   }();
   std::vector<const Kernels*> kernels;
+  kernels.reserve(tables.size());
   for (const Kernels& table : tables) kernels.push_back(&table);
   return kernels;
 }

@@ -68,7 +68,9 @@ void MulStrip(const MulFn (&muls)[3], int64_t count, int64_t rows, bool stream,
   const uint8_t* first = args.panels;
   for (int64_t p = 0; p < count;) {
     int log_panels = 2;
-    while (p + (1 << log_panels) > count || muls[log_panels] == nullptr) {
+    // There always is one for a single panel.
+    while (log_panels > 0 &&
+           (p + (1 << log_panels) > count || muls[log_panels] == nullptr)) {
       --log_panels;
     }
     const int64_t at_once = 1 << log_panels;

@@ -64,7 +64,7 @@ absl::StatusOr<WireMatrix> AsMatrix(const v1::Tensor& tensor) {
 }  // namespace
 
 Connection::Connection(
-    const ConnectionOptions& options, std::string token,
+    const ConnectionOptions& options, const std::string& token,
     const std::shared_ptr<grpc::ChannelCredentials>& credentials)
     : channel_(MakeChannel(options.address, credentials)),
       stub_(v1::MoeService::NewStub(channel_)),

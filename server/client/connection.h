@@ -64,7 +64,7 @@ class Connection {
   void Prepare(grpc::ClientContext* context) const;
 
  private:
-  Connection(const ConnectionOptions& options, std::string token,
+  Connection(const ConnectionOptions& options, const std::string& token,
              const std::shared_ptr<grpc::ChannelCredentials>& credentials);
 
   template <typename Stub, typename Request, typename Response>

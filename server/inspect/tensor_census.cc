@@ -109,13 +109,12 @@ absl::string_view ReasonFor(absl::string_view name, int64_t num_layers) {
 std::string PatternOf(absl::string_view name) {
   std::string pattern;
   for (const char c : name) {
-    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) {
-      pattern += c;
-    } else if (pattern.empty() || pattern.back() == '.' ||
-               pattern.back() == '_') {
+    const bool digit = absl::ascii_isdigit(static_cast<unsigned char>(c));
+    const char before = pattern.empty() ? '.' : pattern.back();
+    if (digit && (before == '.' || before == '_')) {
       pattern += '#';
-    } else if (pattern.back() != '#') {
-      pattern += c;  // part of a word, as in fc1
+    } else if (!digit || before != '#') {
+      pattern += c;  // digits that are part of a word, as in fc1, stay
     }
   }
   return pattern;
