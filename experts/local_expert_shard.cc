@@ -98,7 +98,7 @@ void LocalExpertShard::PlaceWeights(absl::Span<const StoredExpert> experts,
     experts_[e].down.panels = layouts.down.panels();
     bytes += BytesOf(experts_[e].up) + BytesOf(experts_[e].down);
   }
-  const uint8_t* next = weights_.Grow(bytes);
+  const uint8_t* next = weights_.Grow(bytes + kPackedSlack);
   for (PackedExpert& expert : experts_) {
     for (PackedMatrix* matrix : {&expert.up, &expert.down}) {
       matrix->data = next;

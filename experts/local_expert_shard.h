@@ -53,7 +53,8 @@ class LocalExpertShard final : public ExpertShard {
   }
   // Memory that the learned parameters take.
   int64_t weights_bytes() const {
-    return weights_.size() + biases_.size() * int64_t{sizeof(float)};
+    return weights_.size() - kPackedSlack +
+           biases_.size() * int64_t{sizeof(float)};
   }
 
   absl::Status Forward(const ExpertBatch& batch, Matrix out) override;

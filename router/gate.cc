@@ -7,7 +7,7 @@ namespace moe {
 Gate::Gate(ConstMatrix weights, absl::Span<const float> bias) {
   const PackedLayout layout =
       PackedLayout::For(WeightFormat::kF32, weights.rows(), weights.cols());
-  uint8_t* packed = memory_.Grow(layout.bytes());
+  uint8_t* packed = memory_.Grow(layout.bytes() + kPackedSlack);
   for (int64_t panel = 0; panel < layout.panels(); ++panel) {
     PackPanel(
         layout,

@@ -22,7 +22,7 @@ class Gate {
   int64_t outputs() const { return weights_.layout.n; }
   int64_t d_model() const { return weights_.layout.k; }
   int64_t weights_bytes() const {
-    return memory_.size() + bias_.size() * int64_t{sizeof(float)};
+    return weights_.layout.bytes() + bias_.size() * int64_t{sizeof(float)};
   }
 
   // logits = hidden_states * weights^T + bias. The bytes of a row depend on

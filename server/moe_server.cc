@@ -36,8 +36,8 @@ ABSL_FLAG(std::string, metrics_address, "127.0.0.1:9464",
           "HOST:PORT for Prometheus metrics over HTTP; port 0 picks a free "
           "one, empty means none.");
 ABSL_FLAG(std::string, weight_format, "auto",
-          "How weights lie in memory: auto (the checkpoint's precision) or "
-          "f32.");
+          "How weights lie in memory: auto (the checkpoint's precision), f32, "
+          "bf16, f16, fp8, mxfp4, int8 or int4.");
 ABSL_FLAG(std::vector<std::string>, layers, {},
           "Layers to serve, as in 0-3,7; empty = all.");
 ABSL_FLAG(int64_t, max_message_bytes, int64_t{256} << 20,

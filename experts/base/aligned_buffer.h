@@ -1,9 +1,12 @@
 // Owning, cache-line aligned, uninitialised memory for trivially copyable
-// elements.
+// elements. Large buffers ask for huge pages: weights are read as streams, and
+// translating their addresses would cost as much as reading them.
 //
 // Thread-compatible, like std::vector.
 
 #pragma once
+
+#include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +20,20 @@ namespace moe {
 
 // Alignment in bytes: a cache line, and the widest SIMD vector.
 inline constexpr std::size_t kBufferAlignment = 64;
+// A huge page; buffers of some of them are aligned to it.
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// Memory for `bytes`, uninitialised; never null. Give it back with std::free.
+inline void* AllocateAligned(std::size_t bytes) {
+  const bool huge = bytes >= 4 * kHugePage;
+  const std::size_t alignment = huge ? kHugePage : kBufferAlignment;
+  bytes = (bytes + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, bytes);
+  MOE_CHECK(memory != nullptr);
+  // A wish: where it is not granted, pages stay small.
+  if (huge) madvise(memory, bytes, MADV_HUGEPAGE);
+  return memory;
+}
 
 template <typename T>
 class AlignedBuffer {
@@ -39,10 +56,7 @@ class AlignedBuffer {
     if (size > size_) {
       data_.reset();  // Give back before taking: never hold both.
       const auto bytes = static_cast<std::size_t>(size) * sizeof(T);
-      data_.reset(static_cast<T*>(std::aligned_alloc(
-          kBufferAlignment, (bytes + kBufferAlignment - 1) / kBufferAlignment *
-                                kBufferAlignment)));
-      MOE_CHECK(data_ != nullptr);
+      data_.reset(static_cast<T*>(AllocateAligned(bytes)));
       size_ = size;
     }
     return data_.get();
