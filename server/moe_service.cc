@@ -97,19 +97,17 @@ class Call : public grpc::ServerUnaryReactor {
   RequestTimer timer_;
 };
 
-// A unary call that runs on the engine.
-template <typename Request, typename Response, typename Base>
-class EngineCall final : public Call, public Base {
+// A unary call that runs on the engine; Request is a WireRequest.
+template <typename Request>
+class EngineCall final : public Call, public Request {
  public:
   EngineCall(Method method, Metrics& metrics, MoeServiceImpl* service,
              Engine* engine, grpc::CallbackServerContext* context,
-             const Request* request, Response* response)
+             grpc::ByteBuffer* response)
       : Call(method, metrics),
-        Base(request, response),
         count_(service),
         engine_(*engine),
         context_(*context),
-        request_(*request),
         response_(*response) {
     this->deadline = ToSteady(context->deadline());
   }
@@ -136,7 +134,7 @@ class EngineCall final : public Call, public Base {
     return cancelled_.load(std::memory_order_relaxed);
   }
   void Finish(const absl::Status& status) override {
-    if (status.ok()) response_.set_request_id(request_.request_id());
+    if (status.ok()) response_ = this->TakeAnswer();
     Answer(status);
   }
   void OnDone() override {
@@ -148,8 +146,7 @@ class EngineCall final : public Call, public Base {
   const CallCount count_;
   Engine& engine_;
   grpc::CallbackServerContext& context_;
-  const Request& request_;
-  Response& response_;
+  grpc::ByteBuffer& response_;
   std::atomic<bool> cancelled_ = false;
 };
 
@@ -161,8 +158,7 @@ class EngineCall final : public Call, public Base {
 // happened under the lock and then calls Act, which starts what can be started:
 // at most one read, one write, and in the end Finish.
 class StreamCall final
-    : public grpc::ServerBidiReactor<v1::ForwardRequest,
-                                     v1::ForwardStreamResponse> {
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   StreamCall(MoeServiceImpl* service, grpc::CallbackServerContext* context)
       : count_(service),
@@ -198,16 +194,11 @@ class StreamCall final
   void OnDone() override { service_.StreamDone(this); }
 
  private:
-  // One request of the stream and its answer. Members of a base: the request
-  // is constructed with their addresses.
-  struct Messages {
-    v1::ForwardRequest request;
-    v1::ForwardStreamResponse response;
-  };
-  class Entry final : private Messages, public ForwardWireRequest {
+  // One request of the stream and its answer.
+  class Entry final : public ForwardWireRequest {
    public:
     explicit Entry(StreamCall* stream)
-        : ForwardWireRequest(&request, response.mutable_response()),
+        : ForwardWireRequest(v1::ForwardStreamResponse::kResponseFieldNumber),
           stream_(*stream),
           timer_(Method::kForwardStream, stream->service_.metrics_) {
       deadline = stream->deadline_;
@@ -215,8 +206,8 @@ class StreamCall final
 
     // Takes a message that has been read, and gives it to the engine or
     // answers it.
-    void Start(v1::ForwardRequest&& message);
-    const v1::ForwardStreamResponse& answer() const { return response; }
+    void Start(const grpc::ByteBuffer& message);
+    const grpc::ByteBuffer& answer() const { return answer_bytes_; }
 
     bool Cancelled() const override {
       return stream_.cancelled_.load(std::memory_order_relaxed);
@@ -227,6 +218,7 @@ class StreamCall final
 
    private:
     StreamCall& stream_;
+    grpc::ByteBuffer answer_bytes_;
     RequestTimer timer_;
   };
 
@@ -251,7 +243,7 @@ class StreamCall final
   MoeServiceImpl& service_;
   const SteadyTime deadline_;
   std::atomic<bool> cancelled_ = false;
-  v1::ForwardRequest incoming_;  // of the read that runs
+  grpc::ByteBuffer incoming_;  // of the read that runs
 
   absl::Mutex mutex_;
   // In the order of the requests; the front is the next to be written.
@@ -271,7 +263,7 @@ void StreamCall::Act() {
   // and Finish is the last thing to be done.
   while (true) {
     bool read = false;
-    const v1::ForwardStreamResponse* write = nullptr;
+    const grpc::ByteBuffer* write = nullptr;
     bool finish = false;
     absl::Status final_status;
     {
@@ -307,7 +299,7 @@ void StreamCall::OnReadDone(bool ok) {
       if (finished_) return;  // read too late: the stream has been drained
       entries_.push_back(std::move(owned));
     }
-    entry->Start(std::move(incoming_));
+    entry->Start(incoming_);
     incoming_.Clear();
   }
   {
@@ -339,10 +331,9 @@ void StreamCall::PopEntry() {
   entries_.pop_front();
 }
 
-void StreamCall::Entry::Start(v1::ForwardRequest&& message) {
-  request = std::move(message);
+void StreamCall::Entry::Start(const grpc::ByteBuffer& message) {
   absl::Status status =
-      Prepare(stream_.service_.registry_, stream_.service_.limits_);
+      Prepare(message, stream_.service_.registry_, stream_.service_.limits_);
   if (status.ok()) {
     {
       absl::MutexLock lock(&stream_.mutex_);
@@ -358,15 +349,20 @@ void StreamCall::Entry::Start(v1::ForwardRequest&& message) {
 }
 
 void StreamCall::Entry::Finish(const absl::Status& status) {
-  response.mutable_response()->set_request_id(request.request_id());
-  if (!status.ok()) {
+  if (status.ok()) {
+    answer_bytes_ = TakeAnswer();
+  } else {
     const grpc::Status shown = ToGrpcStatus(status);
+    v1::ForwardStreamResponse response;
+    response.mutable_response()->set_request_id(request_id());
     response.set_code(shown.error_code());
     response.set_message(shown.error_message());
     if (absl::IsResourceExhausted(status)) {
       response.set_retry_after_ms(
           stream_.service_.engine_.RetryAfter().count());
     }
+    const grpc::Slice slice(response.SerializeAsString());
+    answer_bytes_ = grpc::ByteBuffer(&slice, 1);
   }
   timer_.Done(status.code());
   StreamCall& stream = stream_;
@@ -378,21 +374,19 @@ void StreamCall::Entry::Finish(const absl::Status& status) {
 }
 
 grpc::ServerUnaryReactor* MoeServiceImpl::Forward(
-    grpc::CallbackServerContext* context, const v1::ForwardRequest* request,
-    v1::ForwardResponse* response) {
-  using ForwardCall =
-      EngineCall<v1::ForwardRequest, v1::ForwardResponse, ForwardWireRequest>;
-  auto* call = std::make_unique<ForwardCall>(Method::kForward, metrics_, this,
-                                             &engine_, context, request,
-                                             response)
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  auto* call = std::make_unique<EngineCall<ForwardWireRequest>>(
+                   Method::kForward, metrics_, this, &engine_, context,
+                   response)
                    .release();  // owns itself until OnDone
   absl::Status status = Authorize(*context);
-  if (status.ok()) status = call->Prepare(registry_, limits_);
+  if (status.ok()) status = call->Prepare(*request, registry_, limits_);
   call->Start(std::move(status));
   return call;
 }
 
-grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardStreamResponse>*
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 MoeServiceImpl::ForwardStream(grpc::CallbackServerContext* context) {
   auto owned = std::make_shared<StreamCall>(this, context);
   StreamCall* call = owned.get();
@@ -414,15 +408,13 @@ MoeServiceImpl::ForwardStream(grpc::CallbackServerContext* context) {
 }
 
 grpc::ServerUnaryReactor* MoeServiceImpl::Route(
-    grpc::CallbackServerContext* context, const v1::RouteRequest* request,
-    v1::RouteResponse* response) {
-  using RouteCall =
-      EngineCall<v1::RouteRequest, v1::RouteResponse, RouteWireRequest>;
-  auto* call = std::make_unique<RouteCall>(Method::kRoute, metrics_, this,
-                                           &engine_, context, request, response)
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  auto* call = std::make_unique<EngineCall<RouteWireRequest>>(
+                   Method::kRoute, metrics_, this, &engine_, context, response)
                    .release();  // owns itself until OnDone
   absl::Status status = Authorize(*context);
-  if (status.ok()) status = call->Prepare(registry_, limits_);
+  if (status.ok()) status = call->Prepare(*request, registry_, limits_);
   call->Start(std::move(status));
   return call;
 }

@@ -21,8 +21,17 @@ namespace moe {
 
 class StreamCall;
 
+// The generated service, with the bytes of messages for the calls that carry
+// tensors, and with messages for the others.
+using MoeServiceBase = v1::MoeService::WithRawCallbackMethod_Forward<
+    v1::MoeService::WithRawCallbackMethod_ForwardStream<
+        v1::MoeService::WithRawCallbackMethod_Route<
+            v1::MoeService::WithCallbackMethod_ListModels<
+                v1::MoeService::WithCallbackMethod_GetModel<
+                    v1::MoeService::Service>>>>>;
+
 // Thread-safe.
-class MoeServiceImpl final : public v1::MoeService::CallbackService {
+class MoeServiceImpl final : public MoeServiceBase {
  public:
   // All must outlive the service.
   MoeServiceImpl(const ServiceLimits& limits, const ModelRegistry* registry,
@@ -36,14 +45,17 @@ class MoeServiceImpl final : public v1::MoeService::CallbackService {
   // RPC. The object must outlive the service.
   void RequireToken(TokenFile* tokens) { tokens_ = tokens; }
 
+  // v1::ForwardRequest to v1::ForwardResponse.
   grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* context,
-                                    const v1::ForwardRequest* request,
-                                    v1::ForwardResponse* response) override;
-  grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardStreamResponse>*
-  ForwardStream(grpc::CallbackServerContext* context) override;
+                                    const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
+  // v1::ForwardRequest to v1::ForwardStreamResponse.
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ForwardStream(
+      grpc::CallbackServerContext* context) override;
+  // v1::RouteRequest to v1::RouteResponse.
   grpc::ServerUnaryReactor* Route(grpc::CallbackServerContext* context,
-                                  const v1::RouteRequest* request,
-                                  v1::RouteResponse* response) override;
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListModels(
       grpc::CallbackServerContext* context,
       const v1::ListModelsRequest* request,

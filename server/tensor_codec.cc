@@ -38,43 +38,44 @@ std::string DTypeText(v1::DType dtype) {
   return v1::DType_Name(dtype);
 }
 
-absl::Status CheckShape(const v1::Tensor& tensor, absl::string_view field,
+absl::Status CheckShape(const WireTensor& tensor, absl::string_view field,
                         absl::string_view want, bool matches) {
   if (matches) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ".shape: want ", want, ", got ", ShapeText(tensor)));
+  return absl::InvalidArgumentError(absl::StrCat(
+      field, ".shape: want ", want, ", got ", ShapeText(tensor.head)));
 }
 
 // The dtype and shape have been checked, so that the product can't overflow.
-absl::StatusOr<WireMatrix> CheckBytes(const v1::Tensor& tensor,
+absl::StatusOr<WireMatrix> CheckBytes(const WireTensor& tensor,
                                       absl::string_view field) {
-  const WireMatrix matrix{.dtype = tensor.dtype(),
-                          .rows = tensor.shape(0),
-                          .cols = tensor.shape(1),
-                          .data = tensor.data().data()};
-  const int64_t want = matrix.rows * matrix.cols * ElementBytes(matrix.dtype);
-  const auto got = static_cast<int64_t>(tensor.data().size());
+  const WireMatrix matrix{.dtype = tensor.head.dtype(),
+                          .rows = tensor.head.shape(0),
+                          .cols = tensor.head.shape(1),
+                          .data = tensor.data};
+  const int64_t want = matrix.bytes();
+  const auto got = static_cast<int64_t>(tensor.size);
   if (want != got) {
     return absl::InvalidArgumentError(absl::StrCat(
-        field, ".data: want ", want, " bytes for ", ShapeText(tensor), " of ",
-        DTypeText(matrix.dtype), ", got ", got));
+        field, ".data: want ", want, " bytes for ", ShapeText(tensor.head),
+        " of ", DTypeText(matrix.dtype), ", got ", got));
   }
   return matrix;
 }
 
-absl::StatusOr<WireMatrix> CheckExact(const v1::Tensor& tensor,
+absl::StatusOr<WireMatrix> CheckExact(const WireTensor& wire,
                                       absl::string_view field, v1::DType dtype,
                                       int64_t rows, int64_t cols) {
+  const v1::Tensor& tensor = wire.head;
   if (tensor.dtype() != dtype) {
     return absl::InvalidArgumentError(absl::StrCat(field, ".dtype: want ",
                                                    DTypeText(dtype), ", got ",
                                                    DTypeText(tensor.dtype())));
   }
   MOE_RETURN_IF_ERROR(
-      CheckShape(tensor, field, absl::StrCat("[", rows, ", ", cols, "]"),
+      CheckShape(wire, field, absl::StrCat("[", rows, ", ", cols, "]"),
                  tensor.shape_size() == 2 && tensor.shape(0) == rows &&
                      tensor.shape(1) == cols));
-  return CheckBytes(tensor, field);
+  return CheckBytes(wire, field);
 }
 
 // Ids of one row: in range, and no expert twice.
@@ -101,14 +102,16 @@ WireMatrix WireMatrix::Rows(int64_t first, int64_t count) const {
   MOE_DCHECK(first >= 0 && count >= 0 && first + count <= rows);
   WireMatrix part = *this;
   part.rows = count;
-  part.data += first * cols * ElementBytes(dtype);
+  part.data =
+      data.From(static_cast<size_t>(first * cols * ElementBytes(dtype)));
   return part;
 }
 
-absl::StatusOr<WireMatrix> CheckHiddenStates(const v1::Tensor& tensor,
+absl::StatusOr<WireMatrix> CheckHiddenStates(const WireTensor& wire,
                                              absl::string_view field,
                                              int64_t d_model,
                                              int64_t max_tokens) {
+  const v1::Tensor& tensor = wire.head;
   switch (tensor.dtype()) {
     case v1::F32:
     case v1::BF16:
@@ -123,24 +126,25 @@ absl::StatusOr<WireMatrix> CheckHiddenStates(const v1::Tensor& tensor,
                        DTypeText(tensor.dtype())));
   }
   MOE_RETURN_IF_ERROR(
-      CheckShape(tensor, field, absl::StrCat("[tokens, ", d_model, "]"),
+      CheckShape(wire, field, absl::StrCat("[tokens, ", d_model, "]"),
                  tensor.shape_size() == 2 && tensor.shape(0) >= 0 &&
                      tensor.shape(1) == d_model));
   MOE_RETURN_IF_ERROR(
-      CheckShape(tensor, field, absl::StrCat("at most ", max_tokens, " tokens"),
+      CheckShape(wire, field, absl::StrCat("at most ", max_tokens, " tokens"),
                  tensor.shape(0) <= max_tokens));
-  return CheckBytes(tensor, field);
+  return CheckBytes(wire, field);
 }
 
-absl::StatusOr<WireRouting> CheckRouting(const v1::Tensor& expert_ids,
-                                         const v1::Tensor& routing_weights,
+absl::StatusOr<WireRouting> CheckRouting(const WireTensor& expert_ids,
+                                         const WireTensor& routing_weights,
                                          int64_t tokens, int64_t num_experts) {
-  const int64_t k = expert_ids.shape_size() == 2 ? expert_ids.shape(1) : 0;
-  MOE_RETURN_IF_ERROR(CheckShape(
-      expert_ids, "expert_ids",
-      absl::StrCat("[", tokens, ", 1 to ", num_experts, "]"),
-      expert_ids.shape_size() == 2 && expert_ids.shape(0) == tokens && k >= 1 &&
-          k <= num_experts));
+  const v1::Tensor& ids = expert_ids.head;
+  const int64_t k = ids.shape_size() == 2 ? ids.shape(1) : 0;
+  MOE_RETURN_IF_ERROR(
+      CheckShape(expert_ids, "expert_ids",
+                 absl::StrCat("[", tokens, ", 1 to ", num_experts, "]"),
+                 ids.shape_size() == 2 && ids.shape(0) == tokens && k >= 1 &&
+                     k <= num_experts));
   WireRouting routing;
   MOE_ASSIGN_OR_RETURN(
       routing.ids, CheckExact(expert_ids, "expert_ids", v1::I32, tokens, k));
@@ -149,8 +153,7 @@ absl::StatusOr<WireRouting> CheckRouting(const v1::Tensor& expert_ids,
       CheckExact(routing_weights, "routing_weights", v1::F32, tokens, k));
   std::vector<int32_t> row(static_cast<size_t>(k));
   for (int64_t t = 0; t < tokens; ++t) {
-    std::memcpy(row.data(), routing.ids.data + t * k * 4,
-                static_cast<size_t>(k) * 4);
+    routing.ids.Rows(t, 1).data.CopyTo(row.data(), row.size() * 4);
     MOE_RETURN_IF_ERROR(CheckIdsRow(row, t, num_experts));
     std::sort(row.begin(), row.end());
     for (size_t j = 1; j < row.size(); ++j) {
@@ -164,26 +167,50 @@ absl::StatusOr<WireRouting> CheckRouting(const v1::Tensor& expert_ids,
   return routing;
 }
 
+namespace {
+
+// to[c] = widen(from[c]). `from` may be the second half of `to`: element c is
+// read before anything is written over it.
+template <typename Widen>
+void WidenRow(const char* from, Widen widen, int64_t cols, float* to) {
+  for (int64_t c = 0; c < cols; ++c) {
+    to[c] = widen(LoadUnaligned<uint16_t>(from + 2 * c));
+  }
+}
+
+template <typename Round>
+void NarrowRow(const float* from, Round round, int64_t cols, char* to) {
+  for (int64_t c = 0; c < cols; ++c) {
+    const uint16_t bits = round(from[c]);
+    std::memcpy(to + 2 * c, &bits, 2);
+  }
+}
+
+}  // namespace
+
 void Decode(const WireMatrix& from, Matrix out) {
   MOE_DCHECK(out.rows() == from.rows && out.cols() == from.cols);
-  const int64_t row_bytes = from.cols * ElementBytes(from.dtype);
+  const auto row_bytes =
+      static_cast<size_t>(from.cols * ElementBytes(from.dtype));
   for (int64_t r = 0; r < from.rows; ++r) {
-    const char* row = from.data + r * row_bytes;
+    const WireBytes row = from.data.From(static_cast<size_t>(r) * row_bytes);
     float* to = out.Row(r);
-    switch (from.dtype) {
-      case v1::BF16:
-        for (int64_t c = 0; c < from.cols; ++c) {
-          to[c] = BF16ToFloat(LoadUnaligned<uint16_t>(row + 2 * c));
-        }
-        break;
-      case v1::F16:
-        for (int64_t c = 0; c < from.cols; ++c) {
-          to[c] = F16ToFloat(LoadUnaligned<uint16_t>(row + 2 * c));
-        }
-        break;
-      default:
-        std::memcpy(to, row, static_cast<size_t>(row_bytes));
-        break;
+    if (ElementBytes(from.dtype) == 4) {
+      row.CopyTo(to, row_bytes);
+      continue;
+    }
+    const char* bits = row.Together(row_bytes);
+    if (bits == nullptr && row_bytes > 0) {
+      char* second_half = reinterpret_cast<char*>(to) + row_bytes;
+      row.CopyTo(second_half, row_bytes);
+      bits = second_half;
+    }
+    if (from.dtype == v1::BF16) {
+      WidenRow(
+          bits, [](uint16_t b) { return BF16ToFloat(b); }, from.cols, to);
+    } else {
+      WidenRow(
+          bits, [](uint16_t b) { return F16ToFloat(b); }, from.cols, to);
     }
   }
 }
@@ -191,74 +218,53 @@ void Decode(const WireMatrix& from, Matrix out) {
 void DecodeIds(const WireMatrix& from, MatrixView<int32_t> out) {
   MOE_DCHECK(out.rows() == from.rows && out.cols() == from.cols);
   for (int64_t r = 0; r < from.rows; ++r) {
-    std::memcpy(out.Row(r), from.data + r * from.cols * 4,
-                static_cast<size_t>(from.cols) * 4);
+    from.Rows(r, 1).data.CopyTo(out.Row(r), static_cast<size_t>(from.cols) * 4);
   }
 }
 
-void Reserve(v1::DType dtype, int64_t rows, int64_t cols, v1::Tensor& tensor) {
-  tensor.set_dtype(dtype);
-  tensor.clear_shape();
-  tensor.add_shape(rows);
-  tensor.add_shape(cols);
-  tensor.mutable_data()->resize(
-      static_cast<size_t>(rows * cols * ElementBytes(dtype)));
+void EncodeRows(ConstMatrix from, v1::DType dtype, char* to) {
+  const int64_t row_bytes = from.cols() * ElementBytes(dtype);
+  for (int64_t r = 0; r < from.rows(); ++r, to += row_bytes) {
+    if (dtype == v1::BF16) {
+      NarrowRow(
+          from.Row(r), [](float x) { return FloatToBF16(x); }, from.cols(), to);
+    } else if (dtype == v1::F16) {
+      NarrowRow(
+          from.Row(r), [](float x) { return FloatToF16(x); }, from.cols(), to);
+    } else if (row_bytes > 0) {
+      std::memcpy(to, from.Row(r), static_cast<size_t>(row_bytes));
+    }
+  }
+}
+
+void EncodeRows(MatrixView<const int32_t> from, char* to) {
+  const auto row_bytes = static_cast<size_t>(from.cols()) * 4;
+  for (int64_t r = 0; r < from.rows(); ++r, to += row_bytes) {
+    if (row_bytes > 0) std::memcpy(to, from.Row(r), row_bytes);
+  }
 }
 
 namespace {
 
-char* RowOf(v1::Tensor& tensor, int64_t row) {
-  return tensor.mutable_data()->data() +
-         row * tensor.shape(1) * ElementBytes(tensor.dtype());
+// Gives a tensor its type and shape, and room for its data.
+char* Reserve(v1::DType dtype, int64_t rows, int64_t cols, v1::Tensor& tensor) {
+  tensor.set_dtype(dtype);
+  tensor.clear_shape();
+  tensor.add_shape(rows);
+  tensor.add_shape(cols);
+  std::string* data = tensor.mutable_data();
+  data->resize(static_cast<size_t>(rows * cols * ElementBytes(dtype)));
+  return data->data();
 }
 
 }  // namespace
 
-void EncodeRows(ConstMatrix from, int64_t first, v1::Tensor& tensor) {
-  char* to = RowOf(tensor, first);
-  const auto narrow = [&](uint16_t (*round)(float)) {
-    for (int64_t r = 0; r < from.rows(); ++r) {
-      for (int64_t c = 0; c < from.cols(); ++c, to += 2) {
-        const uint16_t bits = round(from.Row(r)[c]);
-        std::memcpy(to, &bits, 2);
-      }
-    }
-  };
-  switch (tensor.dtype()) {
-    case v1::BF16:
-      narrow(FloatToBF16);
-      break;
-    case v1::F16:
-      narrow(FloatToF16);
-      break;
-    default:
-      for (int64_t r = 0; r < from.rows(); ++r) {
-        const auto bytes = static_cast<size_t>(from.cols()) * 4;
-        std::memcpy(to, from.Row(r), bytes);
-        to += bytes;
-      }
-      break;
-  }
-}
-
-void EncodeRows(MatrixView<const int32_t> from, int64_t first,
-                v1::Tensor& tensor) {
-  char* to = RowOf(tensor, first);
-  for (int64_t r = 0; r < from.rows(); ++r) {
-    const auto bytes = static_cast<size_t>(from.cols()) * 4;
-    std::memcpy(to, from.Row(r), bytes);
-    to += bytes;
-  }
-}
-
 void Encode(ConstMatrix from, v1::DType dtype, v1::Tensor& tensor) {
-  Reserve(dtype, from.rows(), from.cols(), tensor);
-  EncodeRows(from, 0, tensor);
+  EncodeRows(from, dtype, Reserve(dtype, from.rows(), from.cols(), tensor));
 }
 
 void EncodeIds(MatrixView<const int32_t> from, v1::Tensor& tensor) {
-  Reserve(v1::I32, from.rows(), from.cols(), tensor);
-  EncodeRows(from, 0, tensor);
+  EncodeRows(from, Reserve(v1::I32, from.rows(), from.cols(), tensor));
 }
 
 }  // namespace moe

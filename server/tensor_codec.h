@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "experts/base/matrix_view.h"
 #include "moe/v1/moe.pb.h"
+#include "server/wire_bytes.h"
 
 namespace moe {
 
@@ -23,17 +24,31 @@ struct WireMatrix {
   v1::DType dtype = v1::F32;
   int64_t rows = 0;
   int64_t cols = 0;
-  const char* data = nullptr;  // any alignment
+  WireBytes data;  // any alignment
 
   int64_t bytes() const { return rows * cols * ElementBytes(dtype); }
   // Rows [first, first + count).
   WireMatrix Rows(int64_t first, int64_t count) const;
 };
 
+// A tensor of a message whose data may lie elsewhere.
+struct WireTensor {
+  // The tensor with its own data.
+  // NOLINTNEXTLINE(google-explicit-constructor): the usual case
+  WireTensor(const v1::Tensor& tensor)
+      : WireTensor(tensor, tensor.data().data(), tensor.data().size()) {}
+  WireTensor(const v1::Tensor& without_data, WireBytes bytes, size_t num_bytes)
+      : head(without_data), data(bytes), size(num_bytes) {}
+
+  const v1::Tensor& head;  // element type and shape
+  WireBytes data;
+  size_t size;
+};
+
 // Hidden states [tokens, d_model] with 0 <= tokens <= max_tokens.
 // Errors: INVALID_ARGUMENT naming `field`, wanted, got; UNIMPLEMENTED for an
 // element type that is known but not one of F32, BF16, F16.
-absl::StatusOr<WireMatrix> CheckHiddenStates(const v1::Tensor& tensor,
+absl::StatusOr<WireMatrix> CheckHiddenStates(const WireTensor& tensor,
                                              absl::string_view field,
                                              int64_t d_model,
                                              int64_t max_tokens);
@@ -46,8 +61,8 @@ struct WireRouting {
   WireMatrix ids;      // I32
   WireMatrix weights;  // F32
 };
-absl::StatusOr<WireRouting> CheckRouting(const v1::Tensor& expert_ids,
-                                         const v1::Tensor& routing_weights,
+absl::StatusOr<WireRouting> CheckRouting(const WireTensor& expert_ids,
+                                         const WireTensor& routing_weights,
                                          int64_t tokens, int64_t num_experts);
 
 // Widens all rows to float. out: [rows, cols].
@@ -55,18 +70,12 @@ void Decode(const WireMatrix& from, Matrix out);
 // Copies expert ids. out: [rows, cols].
 void DecodeIds(const WireMatrix& from, MatrixView<int32_t> out);
 
-// Gives `tensor` its type and shape, and room for its data, which may then be
-// written in parts: row r begins at data + r * cols * ElementBytes(dtype).
-void Reserve(v1::DType dtype, int64_t rows, int64_t cols, v1::Tensor& tensor);
+// Writes `from` row after row, rounded to `dtype` (to nearest, ties to even).
+// Requires: dtype is F32, BF16 or F16; room for the bytes.
+void EncodeRows(ConstMatrix from, v1::DType dtype, char* to);
+void EncodeRows(MatrixView<const int32_t> from, char* to);
 
-// Writes `from` into a reserved tensor, at row `first`, rounded to its dtype
-// (to nearest, ties to even).
-// Requires: the dtype is F32, BF16 or F16; I32 for ids.
-void EncodeRows(ConstMatrix from, int64_t first, v1::Tensor& tensor);
-void EncodeRows(MatrixView<const int32_t> from, int64_t first,
-                v1::Tensor& tensor);
-
-// Reserve and EncodeRows in one.
+// Fills `tensor` with all of `from`.
 void Encode(ConstMatrix from, v1::DType dtype, v1::Tensor& tensor);
 void EncodeIds(MatrixView<const int32_t> from, v1::Tensor& tensor);
 

@@ -17,30 +17,30 @@ int64_t RoutingColumns(const EngineRequest& request) {
   return request.key.given_k > 0 ? request.key.given_k : request.ffn().top_k();
 }
 
-// Reserves the tensors of a routing when its first rows come, and adds rows.
-template <typename Response>
-void EncodeRouting(int64_t tokens, int64_t first, const Routing& rows,
-                   Response& response) {
-  v1::Tensor& ids = *response.mutable_expert_ids();
-  v1::Tensor& weights = *response.mutable_routing_weights();
-  if (first == 0) {
-    Reserve(v1::I32, tokens, rows.ids.cols(), ids);
-    Reserve(v1::F32, tokens, rows.ids.cols(), weights);
-  }
-  EncodeRows(rows.ids, first, ids);
-  EncodeRows(rows.weights, first, weights);
+absl::Status NoSuchMessage(absl::string_view name) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("request: want a moe.v1.", name, " message"));
 }
+
+// Where the tensors of an answer are, in the order of their plan.
+constexpr size_t kOutput = 0;  // of a ForwardResponse
+constexpr size_t kForwardIds = 1, kForwardWeights = 2;
+constexpr size_t kRouteIds = 0, kRouteWeights = 1;  // of a RouteResponse
+constexpr size_t kLogits = 2;
 
 }  // namespace
 
-absl::Status WireRequest::CheckInput(
-    const ModelRegistry& registry, const ServiceLimits& limits,
-    absl::string_view request_id, const std::string& model, int32_t layer_index,
-    const v1::Tensor& hidden_states, ServedLayer* layer) {
-  if (request_id.size() > kMaxRequestIdBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("request_id: want at most ", kMaxRequestIdBytes,
-                     " bytes, got ", request_id.size()));
+absl::Status WireRequest::CheckInput(const ModelRegistry& registry,
+                                     const ServiceLimits& limits,
+                                     const std::string& model,
+                                     int32_t layer_index,
+                                     const WireTensor& hidden_states,
+                                     ServedLayer* layer) {
+  if (request_id_.size() > kMaxRequestIdBytes) {
+    const size_t size = request_id_.size();
+    request_id_.clear();  // not returned
+    return absl::InvalidArgumentError(absl::StrCat(
+        "request_id: want at most ", kMaxRequestIdBytes, " bytes, got ", size));
   }
   MOE_ASSIGN_OR_RETURN(*layer, registry.FindLayer(model, layer_index));
   MOE_ASSIGN_OR_RETURN(hidden_states_,
@@ -76,89 +76,132 @@ void WireRequest::DecodeRouting(int64_t first, MatrixView<int32_t> ids,
   moe::Decode(routing_->weights.Rows(first, weights.rows()), weights);
 }
 
-absl::Status ForwardWireRequest::Prepare(const ModelRegistry& registry,
+absl::Status ForwardWireRequest::Prepare(const grpc::ByteBuffer& message,
+                                         const ModelRegistry& registry,
                                          const ServiceLimits& limits) {
+  using Message = v1::ForwardRequest;
+  Message request;
+  if (!data_.Parse(message, Message::kHiddenStatesFieldNumber,
+                   Message::kRoutingWeightsFieldNumber, &request)) {
+    return NoSuchMessage("ForwardRequest");
+  }
+  request_id_ = std::move(*request.mutable_request_id());
+  return_routing_ = request.return_routing();
   ServedLayer served;
-  MOE_RETURN_IF_ERROR(CheckInput(registry, limits, request_.request_id(),
-                                 request_.model(), request_.layer(),
-                                 request_.hidden_states(), &served));
-  MOE_ASSIGN_OR_RETURN(output_dtype_, OutputDType());
-  if (request_.has_expert_ids() != request_.has_routing_weights()) {
+  MOE_RETURN_IF_ERROR(CheckInput(
+      registry, limits, request.model(), request.layer(),
+      data_.Tensor(Message::kHiddenStatesFieldNumber, request.hidden_states()),
+      &served));
+  MOE_ASSIGN_OR_RETURN(output_dtype_, OutputDType(request.output_dtype()));
+  if (request.has_expert_ids() != request.has_routing_weights()) {
     return absl::InvalidArgumentError(
-        request_.has_expert_ids()
+        request.has_expert_ids()
             ? "routing_weights: want them with expert_ids, got none"
             : "expert_ids: want them with routing_weights, got none");
   }
   const FfnLayer& ffn = *served.layer->ffn;
   int64_t given_k = 0;
-  if (request_.has_expert_ids()) {
+  if (request.has_expert_ids()) {
     if (ffn.dense()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "expert_ids: want none, layer ", request_.layer(), " is dense"));
+          "expert_ids: want none, layer ", request.layer(), " is dense"));
     }
-    MOE_ASSIGN_OR_RETURN(routing_, CheckRouting(request_.expert_ids(),
-                                                request_.routing_weights(),
-                                                tokens, ffn.num_experts()));
+    MOE_ASSIGN_OR_RETURN(
+        routing_, CheckRouting(data_.Tensor(Message::kExpertIdsFieldNumber,
+                                            request.expert_ids()),
+                               data_.Tensor(Message::kRoutingWeightsFieldNumber,
+                                            request.routing_weights()),
+                               tokens, ffn.num_experts()));
     given_k = routing_->ids.cols;
   }
+  return_routing_ &= !ffn.dense();
   SetLayer(std::move(served), given_k, /*route_only=*/false);
   int64_t answer_bytes = tokens * ffn.d_model() * ElementBytes(output_dtype_);
-  if (request_.return_routing()) {
+  if (return_routing_) {
     answer_bytes += tokens * RoutingColumns(*this) *
                     (ElementBytes(v1::I32) + ElementBytes(v1::F32));
   }
   return CheckAnswer(limits, answer_bytes);
 }
 
-absl::StatusOr<v1::DType> ForwardWireRequest::OutputDType() const {
-  switch (request_.output_dtype()) {
+absl::StatusOr<v1::DType> ForwardWireRequest::OutputDType(
+    v1::DType asked) const {
+  switch (asked) {
     case v1::DTYPE_UNSPECIFIED:
       return hidden_states_.dtype;
     case v1::F32:
     case v1::BF16:
     case v1::F16:
-      return request_.output_dtype();
+      return asked;
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("output_dtype: want F32, BF16 or F16, got ",
-                       static_cast<int>(request_.output_dtype())));
+                       static_cast<int>(asked)));
   }
 }
 
 void ForwardWireRequest::Encode(int64_t first, const EngineResult& rows) {
-  v1::Tensor& output = *response_.mutable_output();
-  if (first == 0) Reserve(output_dtype_, tokens, ffn().d_model(), output);
-  EncodeRows(rows.output, first, output);
-  if (!request_.return_routing() || ffn().dense()) return;
-  EncodeRouting(tokens, first, rows.routing, response_);
+  using Answer = v1::ForwardResponse;
+  if (first == 0) {
+    const int64_t k = RoutingColumns(*this);
+    const AnswerBytes::TensorPlan plans[] = {
+        {Answer::kOutputFieldNumber, output_dtype_, tokens, ffn().d_model()},
+        {Answer::kExpertIdsFieldNumber, v1::I32, tokens, k},
+        {Answer::kRoutingWeightsFieldNumber, v1::F32, tokens, k}};
+    ReserveAnswer(absl::MakeSpan(plans, return_routing_ ? 3 : 1));
+  }
+  EncodeRows(rows.output, output_dtype_, answer_.Row(kOutput, first));
+  if (!return_routing_) return;
+  EncodeRows(rows.routing.ids, answer_.Row(kForwardIds, first));
+  EncodeRows(rows.routing.weights, v1::F32,
+             answer_.Row(kForwardWeights, first));
 }
 
-absl::Status RouteWireRequest::Prepare(const ModelRegistry& registry,
+absl::Status RouteWireRequest::Prepare(const grpc::ByteBuffer& message,
+                                       const ModelRegistry& registry,
                                        const ServiceLimits& limits) {
+  using Message = v1::RouteRequest;
+  Message request;
+  if (!data_.Parse(message, Message::kHiddenStatesFieldNumber,
+                   Message::kHiddenStatesFieldNumber, &request)) {
+    return NoSuchMessage("RouteRequest");
+  }
+  request_id_ = std::move(*request.mutable_request_id());
+  return_router_logits_ = request.return_router_logits();
   ServedLayer served;
-  MOE_RETURN_IF_ERROR(CheckInput(registry, limits, request_.request_id(),
-                                 request_.model(), request_.layer(),
-                                 request_.hidden_states(), &served));
+  MOE_RETURN_IF_ERROR(CheckInput(
+      registry, limits, request.model(), request.layer(),
+      data_.Tensor(Message::kHiddenStatesFieldNumber, request.hidden_states()),
+      &served));
   const FfnLayer& ffn = *served.layer->ffn;
   if (ffn.dense()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "layer: want a routed layer, ", request_.layer(), " is dense"));
+        "layer: want a routed layer, ", request.layer(), " is dense"));
   }
   SetLayer(std::move(served), /*given_k=*/0, /*route_only=*/true);
   int64_t row_bytes =
       ffn.top_k() * (ElementBytes(v1::I32) + ElementBytes(v1::F32));
-  if (request_.return_router_logits()) {
+  if (return_router_logits_) {
     row_bytes += ffn.num_experts() * ElementBytes(v1::F32);
   }
   return CheckAnswer(limits, tokens * row_bytes);
 }
 
 void RouteWireRequest::Encode(int64_t first, const EngineResult& rows) {
-  EncodeRouting(tokens, first, rows.routing, response_);
-  if (!request_.return_router_logits()) return;
-  v1::Tensor& logits = *response_.mutable_router_logits();
-  if (first == 0) Reserve(v1::F32, tokens, ffn().num_experts(), logits);
-  EncodeRows(rows.router_logits, first, logits);
+  using Answer = v1::RouteResponse;
+  if (first == 0) {
+    const int64_t k = ffn().top_k();
+    const AnswerBytes::TensorPlan plans[] = {
+        {Answer::kExpertIdsFieldNumber, v1::I32, tokens, k},
+        {Answer::kRoutingWeightsFieldNumber, v1::F32, tokens, k},
+        {Answer::kRouterLogitsFieldNumber, v1::F32, tokens,
+         ffn().num_experts()}};
+    ReserveAnswer(absl::MakeSpan(plans, return_router_logits_ ? 3 : 2));
+  }
+  EncodeRows(rows.routing.ids, answer_.Row(kRouteIds, first));
+  EncodeRows(rows.routing.weights, v1::F32, answer_.Row(kRouteWeights, first));
+  if (!return_router_logits_) return;
+  EncodeRows(rows.router_logits, v1::F32, answer_.Row(kLogits, first));
 }
 
 }  // namespace moe

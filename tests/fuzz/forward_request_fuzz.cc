@@ -4,14 +4,19 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "experts/executor.h"
 #include "experts/local_expert_shard.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "router/model.h"
 #include "server/model_registry.h"
+#include "server/wire_message.h"
 #include "server/wire_request.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -77,23 +82,73 @@ void MoveRows(moe::WireRequest& request) {
   }
 }
 
+// The bytes in pieces, whose ends wander with the input.
+grpc::ByteBuffer InPieces(absl::string_view bytes) {
+  std::vector<grpc::Slice> slices;
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t size = 1 + static_cast<uint8_t>(bytes[at]) % 97;
+    slices.emplace_back(std::string(bytes.substr(at, size)));
+    at += size;
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+// Protobuf and the service read the same from the same bytes.
+template <typename Message>
+void CompareParsers(absl::string_view bytes, const grpc::ByteBuffer& buffer) {
+  using moe::v1::ForwardRequest;
+  constexpr int kFirst = ForwardRequest::kHiddenStatesFieldNumber;
+  constexpr bool kForward = std::is_same_v<Message, ForwardRequest>;
+  Message want;
+  Message got;
+  moe::TensorData data;
+  const bool parsed = data.Parse(
+      buffer, kFirst,
+      kForward ? ForwardRequest::kRoutingWeightsFieldNumber : kFirst, &got);
+  MOE_CHECK(parsed ==
+            want.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())));
+  if (!parsed) return;
+  const auto move_data = [&](int field, moe::v1::Tensor* tensor) {
+    const moe::WireTensor wire = data.Tensor(field, *tensor);
+    std::string moved(wire.size, '\0');
+    wire.data.CopyTo(moved.data(), moved.size());
+    tensor->set_data(moved);
+  };
+  if (got.has_hidden_states()) {
+    move_data(kFirst, got.mutable_hidden_states());
+  }
+  if constexpr (kForward) {
+    if (got.has_expert_ids()) {
+      move_data(ForwardRequest::kExpertIdsFieldNumber,
+                got.mutable_expert_ids());
+    }
+    if (got.has_routing_weights()) {
+      move_data(ForwardRequest::kRoutingWeightsFieldNumber,
+                got.mutable_routing_weights());
+    }
+  }
+  MOE_CHECK(got.SerializeAsString() == want.SerializeAsString());
+}
+
 template <typename Message, typename Response, typename Request>
 void Run(absl::string_view bytes) {
   static const Models models;
-  Message message;
-  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return;
-  }
-  Response response;
-  Offline<Request> request(&message, &response);
-  const absl::Status status = request.Prepare(models.registry(), kLimits);
+  const grpc::ByteBuffer buffer = InPieces(bytes);
+  CompareParsers<Message>(bytes, buffer);
+  Offline<Request> request;
+  const absl::Status status =
+      request.Prepare(buffer, models.registry(), kLimits);
   if (!status.ok()) {
     moe::CheckError(status, "");
     return;
   }
   MoveRows(request);
-  MOE_CHECK(response.ByteSizeLong() <=
-            static_cast<size_t>(kLimits.max_message_bytes));
+  grpc::ByteBuffer answer = request.TakeAnswer();
+  MOE_CHECK(answer.Length() <= static_cast<size_t>(kLimits.max_message_bytes));
+  Response response;
+  MOE_CHECK(grpc::SerializationTraits<Response>::Deserialize(&answer, &response)
+                .ok());
+  MOE_CHECK(response.request_id() == request.request_id());
 }
 
 }  // namespace

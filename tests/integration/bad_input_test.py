@@ -243,9 +243,8 @@ class BadInputTest(harness.DemoTest):
             with self.subTest(garbage[:8]):
                 with self.assertRaises(grpc.RpcError) as raised:
                     forward(garbage, timeout=TIMEOUT_SECONDS)
-                # gRPC's own answer, before there is a request to look at:
-                # its callback API has no other for bytes it can't parse.
-                self.assertEqual(raised.exception.code(), Code.UNIMPLEMENTED)
+                self.assertEqual(raised.exception.code(), Code.INVALID_ARGUMENT)
+                self.assertIn("ForwardRequest", raised.exception.details())
 
     def test_unknown_method_and_fields(self):
         with self.assertRaises(grpc.RpcError) as raised:

@@ -75,7 +75,9 @@ class Memory(threading.Thread):
         self.start()
 
     def run(self):
-        while not self._end.wait(self.period):
+        over = False
+        while not over:
+            over = self._end.wait(self.period if self.samples else 0)
             try:
                 with open(f"/proc/{self.pid}/status") as status:
                     for line in status:

@@ -1,0 +1,83 @@
+// Messages whose tensors stay where the network put them.
+//
+// Protobuf would copy the data of a request's tensors out of gRPC's slices, and
+// that of an answer's into them. Here a request is parsed without this data,
+// and an answer is laid out first, so that rows are written into the bytes that
+// gRPC sends: one copy on each side, between wire and batch.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "google/protobuf/message_lite.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
+#include "moe/v1/moe.pb.h"
+#include "server/tensor_codec.h"
+#include "server/wire_bytes.h"
+
+namespace moe {
+
+// The data of a request's tensors. Owns gRPC's slices.
+// Thread-safety: thread-compatible.
+class TensorData {
+ public:
+  TensorData() = default;
+  TensorData(const TensorData&) = delete;
+  TensorData& operator=(const TensorData&) = delete;
+
+  // Parses a message as protobuf does, but leaves the data of the tensors in
+  // its fields first_tensor to last_tensor in place: their `data` stays empty.
+  // Returns false if the bytes are no such message.
+  bool Parse(const grpc::ByteBuffer& bytes, int first_tensor, int last_tensor,
+             google::protobuf::MessageLite* message);
+
+  // The tensor of field `field`, whose message part is `head`.
+  WireTensor Tensor(int field, const v1::Tensor& head) const;
+
+ private:
+  struct Range {
+    int field;
+    size_t first;
+    size_t size;
+  };
+
+  std::vector<grpc::Slice> slices_;
+  std::vector<WireBytes::Piece> pieces_;
+  std::vector<Range> ranges_;
+};
+
+// An answer as the bytes that gRPC sends. Thread-safety: thread-compatible.
+class AnswerBytes {
+ public:
+  struct TensorPlan {
+    int field;  // of the answer
+    v1::DType dtype;
+    int64_t rows;
+    int64_t cols;
+  };
+
+  // Makes room for a message with request_id (field 1) and tensors; as field
+  // `inside_field` of another message, if that is not 0.
+  void Reserve(absl::string_view request_id,
+               absl::Span<const TensorPlan> tensors, int inside_field);
+
+  // Where row `row` of the tensor that was planned as number `index` goes.
+  char* Row(size_t index, int64_t row) const;
+
+  // Gives the message away; every row must have been written.
+  grpc::ByteBuffer Take();
+
+ private:
+  struct Place {
+    char* data;
+    int64_t row_bytes;
+  };
+  grpc::Slice slice_;
+  std::vector<Place> places_;
+};
+
+}  // namespace moe

@@ -1,0 +1,178 @@
+#include "server/wire_message.h"
+
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace moe {
+namespace {
+
+constexpr int kFirst = v1::ForwardRequest::kHiddenStatesFieldNumber;
+constexpr int kLast = v1::ForwardRequest::kRoutingWeightsFieldNumber;
+
+// The bytes in pieces of `size`.
+grpc::ByteBuffer InPieces(const std::string& bytes, size_t size) {
+  std::vector<grpc::Slice> slices;
+  for (size_t at = 0; at < bytes.size(); at += size) {
+    slices.emplace_back(bytes.substr(at, size));
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+v1::ForwardRequest Request() {
+  v1::ForwardRequest request;
+  request.set_model("model");
+  request.set_layer(3);
+  request.set_request_id("id");
+  request.set_return_routing(true);
+  request.set_output_dtype(v1::F16);
+  std::vector<float> rows(2 * 3);
+  std::iota(rows.begin(), rows.end(), 1.0F);
+  Encode(ConstMatrix(rows.data(), 2, 3), v1::BF16,
+         *request.mutable_hidden_states());
+  Encode(ConstMatrix(rows.data(), 2, 2), v1::F32,
+         *request.mutable_routing_weights());
+  const std::vector<int32_t> ids = {5, -1, 7, 0};
+  EncodeIds(MatrixView<const int32_t>(ids.data(), 2, 2),
+            *request.mutable_expert_ids());
+  return request;
+}
+
+TEST(TensorDataTest, ReadsTheSameWhereverTheBytesAreCut) {
+  const v1::ForwardRequest want = Request();
+  const std::string bytes = want.SerializeAsString();
+  for (size_t size = 1; size <= bytes.size(); ++size) {
+    SCOPED_TRACE(size);
+    TensorData data;
+    v1::ForwardRequest got;
+    ASSERT_TRUE(data.Parse(InPieces(bytes, size), kFirst, kLast, &got));
+    EXPECT_EQ(got.model(), "model");
+    EXPECT_EQ(got.request_id(), "id");
+    EXPECT_TRUE(got.hidden_states().data().empty()) << "not copied";
+    MOE_ASSERT_OK_AND_ASSIGN(
+        const WireMatrix states,
+        CheckHiddenStates(data.Tensor(kFirst, got.hidden_states()), "x", 3, 9));
+    std::vector<float> rows(6);
+    Decode(states, Matrix(rows.data(), 2, 3));
+    EXPECT_THAT(rows, ::testing::ElementsAre(1, 2, 3, 4, 5, 6));
+    Decode(states.Rows(1, 1), Matrix(rows.data(), 1, 3));
+    EXPECT_THAT(rows, ::testing::ElementsAre(4, 5, 6, 4, 5, 6));
+    MOE_ASSERT_OK_AND_ASSIGN(
+        const WireRouting routing,
+        CheckRouting(data.Tensor(v1::ForwardRequest::kExpertIdsFieldNumber,
+                                 got.expert_ids()),
+                     data.Tensor(kLast, got.routing_weights()), 2, 8));
+    std::vector<int32_t> ids(4);
+    DecodeIds(routing.ids, MatrixView<int32_t>(ids.data(), 2, 2));
+    EXPECT_THAT(ids, ::testing::ElementsAre(5, -1, 7, 0));
+  }
+}
+
+TEST(TensorDataTest, FieldsThatComeTwiceAreMergedAsProtobufDoes) {
+  v1::ForwardRequest first = Request();
+  v1::ForwardRequest second;
+  second.mutable_hidden_states()->set_data("later");
+  v1::ForwardRequest third;
+  third.mutable_hidden_states()->set_dtype(v1::F16);
+  const std::string bytes = first.SerializeAsString() +
+                            second.SerializeAsString() +
+                            third.SerializeAsString();
+  v1::ForwardRequest want;
+  ASSERT_TRUE(want.ParseFromString(bytes));
+  TensorData data;
+  v1::ForwardRequest got;
+  ASSERT_TRUE(data.Parse(InPieces(bytes, 7), kFirst, kLast, &got));
+  const WireTensor tensor = data.Tensor(kFirst, got.hidden_states());
+  EXPECT_EQ(tensor.head.dtype(), v1::F16);
+  EXPECT_EQ(tensor.head.shape_size(), want.hidden_states().shape_size());
+  std::string text(tensor.size, '\0');
+  tensor.data.CopyTo(text.data(), text.size());
+  EXPECT_EQ(text, want.hidden_states().data());
+  EXPECT_EQ(text, "later");
+}
+
+TEST(TensorDataTest, MissingTensorIsEmpty) {
+  TensorData data;
+  v1::ForwardRequest got;
+  ASSERT_TRUE(data.Parse(InPieces("", 1), kFirst, kLast, &got));
+  EXPECT_EQ(data.Tensor(kFirst, got.hidden_states()).size, 0U);
+  EXPECT_FALSE(got.has_hidden_states());
+}
+
+TEST(TensorDataTest, RefusesWhatProtobufRefuses) {
+  const std::string bytes = Request().SerializeAsString();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const std::string cut = bytes.substr(0, size);
+    v1::ForwardRequest want;
+    v1::ForwardRequest got;
+    TensorData data;
+    EXPECT_EQ(data.Parse(InPieces(cut, 5), kFirst, kLast, &got),
+              want.ParseFromString(cut))
+        << size;
+  }
+  v1::ForwardRequest got;
+  EXPECT_FALSE(TensorData().Parse(InPieces(std::string(50, '\xff'), 5), kFirst,
+                                  kLast, &got));
+}
+
+TEST(AnswerBytesTest, IsTheMessageThatProtobufWouldWrite) {
+  v1::ForwardResponse want;
+  want.set_request_id("id");
+  const std::vector<float> rows = {1, 2, 3, 4, 5, 6};
+  const std::vector<int32_t> ids = {7, 8};
+  Encode(ConstMatrix(rows.data(), 2, 3), v1::F16, *want.mutable_output());
+  EncodeIds(MatrixView<const int32_t>(ids.data(), 2, 1),
+            *want.mutable_expert_ids());
+  const AnswerBytes::TensorPlan plans[] = {
+      {v1::ForwardResponse::kOutputFieldNumber, v1::F16, 2, 3},
+      {v1::ForwardResponse::kExpertIdsFieldNumber, v1::I32, 2, 1}};
+  for (const bool in_stream : {false, true}) {
+    AnswerBytes answer;
+    answer.Reserve(
+        "id", plans,
+        in_stream ? v1::ForwardStreamResponse::kResponseFieldNumber : 0);
+    for (int64_t r = 0; r < 2; ++r) {
+      EncodeRows(ConstMatrix(&rows[static_cast<size_t>(3 * r)], 1, 3), v1::F16,
+                 answer.Row(0, r));
+      EncodeRows(MatrixView<const int32_t>(&ids[static_cast<size_t>(r)], 1, 1),
+                 answer.Row(1, r));
+    }
+    grpc::ByteBuffer bytes = answer.Take();
+    v1::ForwardStreamResponse streamed;
+    v1::ForwardResponse* got = streamed.mutable_response();
+    if (in_stream) {
+      EXPECT_TRUE(
+          grpc::SerializationTraits<v1::ForwardStreamResponse>::Deserialize(
+              &bytes, &streamed)
+              .ok());
+    } else {
+      EXPECT_TRUE(grpc::SerializationTraits<v1::ForwardResponse>::Deserialize(
+                      &bytes, got)
+                      .ok());
+    }
+    EXPECT_EQ(got->SerializeAsString(), want.SerializeAsString());
+  }
+}
+
+TEST(AnswerBytesTest, AnswerWithoutRowsIsAMessage) {
+  AnswerBytes answer;
+  const AnswerBytes::TensorPlan plans[] = {
+      {v1::ForwardResponse::kOutputFieldNumber, v1::F32, 0, 3}};
+  answer.Reserve("", plans, 0);
+  grpc::ByteBuffer bytes = answer.Take();
+  v1::ForwardResponse got;
+  ASSERT_TRUE(
+      grpc::SerializationTraits<v1::ForwardResponse>::Deserialize(&bytes, &got)
+          .ok());
+  EXPECT_THAT(got.output().shape(), ::testing::ElementsAre(0, 3));
+  EXPECT_EQ(got.output().dtype(), v1::F32);
+}
+
+}  // namespace
+}  // namespace moe
