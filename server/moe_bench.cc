@@ -1,0 +1,508 @@
+// moe-bench: the engine against the roofline, without checkpoint or network.
+//
+// A cell is a weight format and a number of tokens: one routed layer with
+// uniformly random routing and cold weights (more experts than the caches
+// hold). Time can't be less than max(weight bytes touched / read bandwidth,
+// FLOPs / peak FMA rate), both measured in the same run.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "experts/activation.h"
+#include "experts/base/cpu.h"
+#include "experts/base/status_macros.h"
+#include "experts/executor.h"
+#include "experts/kernels/kernels.h"
+#include "experts/kernels/machine_rates.h"
+#include "experts/local_expert_shard.h"
+#include "experts/matmul_onednn.h"
+#include "server/flags.h"
+
+ABSL_FLAG(int64_t, d_model, 2048, "Width of the hidden states.");
+ABSL_FLAG(int64_t, d_ff, 1024, "Inner width of an expert.");
+ABSL_FLAG(int64_t, num_experts, 64, "Experts of the layer.");
+ABSL_FLAG(int64_t, top_k, 8, "Experts per token.");
+ABSL_FLAG(std::vector<std::string>, weight_formats,
+          (std::vector<std::string>{"f32", "bf16", "int8", "int4", "f16", "fp8",
+                                    "mxfp4"}),
+          "Weight formats to measure.");
+ABSL_FLAG(std::vector<std::string>, tokens,
+          (std::vector<std::string>{"1", "4", "16", "64", "256", "1024"}),
+          "Tokens of a batch.");
+ABSL_FLAG(int, num_compute_threads, 0,
+          "Threads that compute; 0 = what CPU affinity and cgroup quota "
+          "allow.");
+ABSL_FLAG(absl::Duration, cell_time, absl::Seconds(2),
+          "How long to measure each cell.");
+ABSL_FLAG(int64_t, cold_bytes, int64_t{1} << 30,
+          "Weights to go through before any is read again, at least.");
+ABSL_FLAG(bool, compare, false,
+          "Run the same f32 work as plain oneDNN products per expert, too.");
+ABSL_FLAG(std::string, json, "", "File to write the result to.");
+
+namespace moe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+template <typename T>
+T Median(std::vector<T> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+std::vector<float> Gaussian(int64_t size, float deviation, uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::normal_distribution<float> normal(0.0F, deviation);
+  std::vector<float> values(static_cast<size_t>(size));
+  for (float& value : values) value = normal(engine);
+  return values;
+}
+
+// One expert with Gaussian weights that keep the size of their input.
+class RandomExpert {
+ public:
+  explicit RandomExpert(const ExpertSpec& spec) {
+    for (size_t p = 0; p < kNumProjections; ++p) {
+      const bool down = static_cast<Projection>(p) == Projection::kDown;
+      StoredMatrix& matrix = stored_.weights[p];
+      matrix.rows = down ? spec.d_model : spec.d_ff;
+      matrix.cols = down ? spec.d_ff : spec.d_model;
+      matrix.row_stride = matrix.cols;
+      weights_[p] =
+          Gaussian(matrix.rows * matrix.cols,
+                   1.0F / std::sqrt(static_cast<float>(matrix.cols)), p);
+      matrix.data = reinterpret_cast<const uint8_t*>(weights_[p].data());
+    }
+  }
+  const StoredExpert& stored() const { return stored_; }
+  ConstMatrix Weights(Projection projection) const {
+    const StoredMatrix& matrix = stored_.Weights(projection);
+    return ConstMatrix(weights_[static_cast<size_t>(projection)].data(),
+                       matrix.rows, matrix.cols);
+  }
+
+ private:
+  std::vector<float> weights_[kNumProjections];
+  StoredExpert stored_;
+};
+
+// Each token chooses top_k distinct experts at random.
+struct RandomBatch {
+  std::vector<int32_t> offsets{0};
+  std::vector<int32_t> rows;
+  int64_t touched = 0;  // experts with rows
+
+  RandomBatch(int64_t tokens, int64_t num_experts, int64_t top_k,
+              std::mt19937_64& engine) {
+    std::vector<std::vector<int32_t>> of_expert(
+        static_cast<size_t>(num_experts));
+    std::vector<size_t> ids(of_expert.size());
+    std::iota(ids.begin(), ids.end(), size_t{0});
+    for (int64_t token = 0; token < tokens; ++token) {
+      for (size_t i = 0; i < static_cast<size_t>(top_k); ++i) {
+        std::swap(ids[i], ids[i + engine() % (ids.size() - i)]);
+        of_expert[ids[i]].push_back(static_cast<int32_t>(token));
+      }
+    }
+    for (const auto& list : of_expert) {
+      rows.insert(rows.end(), list.begin(), list.end());
+      offsets.push_back(static_cast<int32_t>(rows.size()));
+      if (!list.empty()) ++touched;
+    }
+  }
+
+  ExpertBatch View(ConstMatrix hidden_states) const {
+    return {.hidden_states = hidden_states,
+            .offsets = offsets,
+            .rows = rows,
+            .input_scales = {}};
+  }
+};
+
+struct Options {
+  ExpertSpec spec;
+  int64_t num_experts = 0;
+  int64_t top_k = 0;
+  std::vector<WeightFormat> formats;
+  std::vector<int64_t> tokens;
+  int num_threads = 1;
+  double cell_seconds = 0;
+  int64_t cold_bytes = 0;
+};
+
+absl::Status CheckPositive(absl::string_view flag, int64_t value) {
+  if (value >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, ": want at least 1, got ", value));
+}
+
+absl::StatusOr<Options> OptionsFromFlags() {
+  Options options;
+  options.spec.d_model = absl::GetFlag(FLAGS_d_model);
+  options.spec.d_ff = absl::GetFlag(FLAGS_d_ff);
+  options.num_experts = absl::GetFlag(FLAGS_num_experts);
+  options.top_k = absl::GetFlag(FLAGS_top_k);
+  options.cold_bytes = absl::GetFlag(FLAGS_cold_bytes);
+  options.cell_seconds = absl::ToDoubleSeconds(absl::GetFlag(FLAGS_cell_time));
+  MOE_RETURN_IF_ERROR(CheckPositive("d_model", options.spec.d_model));
+  MOE_RETURN_IF_ERROR(CheckPositive("d_ff", options.spec.d_ff));
+  MOE_RETURN_IF_ERROR(CheckPositive("num_experts", options.num_experts));
+  MOE_RETURN_IF_ERROR(CheckPositive("top_k", options.top_k));
+  if (options.top_k > options.num_experts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--top_k: want at most ", options.num_experts,
+                     " (--num_experts), got ", options.top_k));
+  }
+  for (const std::string& name : absl::GetFlag(FLAGS_weight_formats)) {
+    MOE_ASSIGN_OR_RETURN(const WeightFormat format, ParseWeightFormat(name));
+    if (format == WeightFormat::kAuto) {
+      return absl::InvalidArgumentError(
+          "--weight_formats: want formats by name, got auto");
+    }
+    options.formats.push_back(format);
+  }
+  for (const std::string& text : absl::GetFlag(FLAGS_tokens)) {
+    int64_t tokens = 0;
+    if (!absl::SimpleAtoi(text, &tokens) || tokens < 1 || tokens > 65536) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--tokens: want numbers from 1 to 65536, got \"", text, "\""));
+    }
+    options.tokens.push_back(tokens);
+  }
+  const int threads = absl::GetFlag(FLAGS_num_compute_threads);
+  options.num_threads = threads > 0 ? threads : DetectCpuLimits().threads();
+  return options;
+}
+
+struct Cell {
+  WeightFormat format;
+  int64_t tokens;
+  double seconds;  // median
+  double gflop_per_s;
+  double gb_per_s;
+  double roofline_fraction;
+};
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : options_(options),
+        executor_(options.num_threads),
+        workspace_(&executor_),
+        expert_(options.spec),
+        probe_(kProbeBytes) {
+    std::fill_n(probe_.data(), probe_.size(), uint8_t{1});
+    MeasureMachineAgain();
+  }
+
+  const MachineRates& rates() const { return rates_; }
+
+  // The layers of one format, of `cold_bytes` together.
+  std::vector<std::unique_ptr<LocalExpertShard>> MakeLayers(
+      WeightFormat format) {
+    const std::vector<StoredExpert> experts(
+        static_cast<size_t>(options_.num_experts), expert_.stored());
+    std::vector<std::unique_ptr<LocalExpertShard>> layers;
+    int64_t bytes = 0;
+    do {
+      layers.push_back(LocalExpertShard::Load(options_.spec, experts, format,
+                                              executor_, &workspace_));
+      bytes += layers.back()->weights_bytes();
+    } while (bytes < options_.cold_bytes);
+    return layers;
+  }
+
+  Cell Measure(WeightFormat format, int64_t tokens,
+               absl::Span<const std::unique_ptr<LocalExpertShard>> layers) {
+    MeasureMachineAgain();
+    size_t next = 0;
+    const double expert_bytes =
+        static_cast<double>(layers.front()->weights_bytes()) /
+        static_cast<double>(options_.num_experts);
+    return MeasureCell(
+        format, tokens, expert_bytes,
+        [&](const ExpertBatch& batch, Matrix out) {
+          layers[next++ % layers.size()]->Forward(batch, out).IgnoreError();
+        });
+  }
+
+  // The f32 work as three products per expert, experts in parallel.
+  Cell MeasurePlainOneDnn(int64_t tokens) {
+    const ExpertSpec& spec = options_.spec;
+    if (plain_.empty()) {
+      // A copy per expert, so that their weights are as cold.
+      const int64_t size = spec.parameters();
+      plain_ = std::vector<AlignedBuffer<float>>(
+          static_cast<size_t>(options_.num_experts));
+      for (auto& copy : plain_) {
+        float* to = copy.Grow(size);
+        for (const Projection p :
+             {Projection::kGate, Projection::kUp, Projection::kDown}) {
+          const ConstMatrix from = expert_.Weights(p);
+          to = std::copy_n(from.data(), from.rows() * from.cols(), to);
+        }
+      }
+    }
+    const auto run = [&](const ExpertBatch& batch, Matrix out) {
+      executor_.ParallelFor(options_.num_experts, [&](int64_t e, int) {
+        const int64_t first = batch.offsets[static_cast<size_t>(e)];
+        const int64_t rows = batch.offsets[static_cast<size_t>(e) + 1] - first;
+        if (rows == 0) return;
+        std::vector<float> memory(
+            static_cast<size_t>(rows * (spec.d_model + 2 * spec.d_ff)));
+        const Matrix x(memory.data(), rows, spec.d_model);
+        const Matrix gate(x.data() + rows * spec.d_model, rows, spec.d_ff);
+        const Matrix up(gate.data() + rows * spec.d_ff, rows, spec.d_ff);
+        for (int64_t r = 0; r < rows; ++r) {
+          std::copy_n(batch.hidden_states.Row(
+                          batch.rows[static_cast<size_t>(first + r)]),
+                      spec.d_model, x.Row(r));
+        }
+        const float* weights = plain_[static_cast<size_t>(e)].data();
+        const int64_t size = spec.d_ff * spec.d_model;
+        MatmulTransposed(x, ConstMatrix(weights, spec.d_ff, spec.d_model),
+                         gate);
+        MatmulTransposed(
+            x, ConstMatrix(weights + size, spec.d_ff, spec.d_model), up);
+        ActivateGated(spec.activation, gate.data(), up.data(), rows * spec.d_ff,
+                      up.data());
+        MatmulTransposed(
+            up, ConstMatrix(weights + 2 * size, spec.d_model, spec.d_ff),
+            out.Rows(first, rows));
+      });
+    };
+    return MeasureCell(WeightFormat::kF32, tokens,
+                       static_cast<double>(spec.parameters()) * sizeof(float),
+                       run);
+  }
+
+  // Error of one expert's output in `format` against f32, relative to the RMS
+  // of the output: {RMS, largest}.
+  std::pair<double, double> MeasureError(WeightFormat format) {
+    constexpr int64_t kRows = 64;
+    const int64_t d_model = options_.spec.d_model;
+    const std::vector<float> x = Gaussian(kRows * d_model, 1.0F, 7);
+    const auto run = [&](WeightFormat f) {
+      const auto shard = LocalExpertShard::Load(
+          options_.spec, {expert_.stored()}, f, executor_, &workspace_);
+      std::vector<int32_t> rows(kRows);
+      std::iota(rows.begin(), rows.end(), 0);
+      const std::vector<int32_t> offsets = {0, kRows};
+      std::vector<float> out(x.size());
+      shard
+          ->Forward({.hidden_states = ConstMatrix(x.data(), kRows, d_model),
+                     .offsets = offsets,
+                     .rows = rows,
+                     .input_scales = {}},
+                    Matrix(out.data(), kRows, d_model))
+          .IgnoreError();
+      return out;
+    };
+    const std::vector<float> want = run(WeightFormat::kF32);
+    const std::vector<float> got = run(format);
+    double squares = 0;
+    double error_squares = 0;
+    double largest = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double error = static_cast<double>(got[i]) - want[i];
+      squares += static_cast<double>(want[i]) * want[i];
+      error_squares += error * error;
+      largest = std::max(largest, std::fabs(error));
+    }
+    const auto size = static_cast<double>(want.size());
+    const double rms = std::sqrt(squares / size);
+    return {std::sqrt(error_squares / size) / rms, largest / rms};
+  }
+
+ private:
+  static constexpr int64_t kProbeBytes = int64_t{512} << 20;
+
+  // Rates are those of the best moment: whatever else runs only lowers them.
+  void MeasureMachineAgain() {
+    const MachineRates again = MeasureMachine(
+        BestKernels(), probe_.data(), probe_.size(), executor_.num_threads(),
+        [this](auto tasks, auto fn) { executor_.ParallelFor(tasks, fn); });
+    rates_.read_gb_per_s = std::max(rates_.read_gb_per_s, again.read_gb_per_s);
+    rates_.peak_gflop_per_s =
+        std::max(rates_.peak_gflop_per_s, again.peak_gflop_per_s);
+  }
+
+  template <typename Run>
+  Cell MeasureCell(WeightFormat format, int64_t tokens, double expert_bytes,
+                   const Run& run) {
+    const ExpertSpec& spec = options_.spec;
+    const std::vector<float> x = Gaussian(tokens * spec.d_model, 1.0F, 11);
+    const ConstMatrix hidden_states(x.data(), tokens, spec.d_model);
+    const int64_t assignments = tokens * options_.top_k;
+    AlignedBuffer<float> out(assignments * spec.d_model);
+    const double flops =
+        static_cast<double>(assignments * spec.flops_per_row());
+    std::vector<double> seconds;
+    std::vector<double> bytes;
+    std::vector<double> fractions;
+    const auto begin = Clock::now();
+    for (int i = 0; i < 8 || SecondsSince(begin) < options_.cell_seconds; ++i) {
+      const RandomBatch batch(tokens, options_.num_experts, options_.top_k,
+                              engine_);
+      const auto start = Clock::now();
+      run(batch.View(hidden_states),
+          Matrix(out.data(), assignments, spec.d_model));
+      const double time = SecondsSince(start);
+      if (i == 0) continue;  // warms up
+      const double touched = static_cast<double>(batch.touched) * expert_bytes;
+      seconds.push_back(time);
+      bytes.push_back(touched / time);
+      fractions.push_back(std::max(touched / (rates_.read_gb_per_s * 1e9),
+                                   flops / (rates_.peak_gflop_per_s * 1e9)) /
+                          time);
+    }
+    const double median = Median(seconds);
+    return {.format = format,
+            .tokens = tokens,
+            .seconds = median,
+            .gflop_per_s = flops / median * 1e-9,
+            .gb_per_s = Median(bytes) * 1e-9,
+            .roofline_fraction = Median(fractions)};
+  }
+
+  const Options options_;
+  Executor executor_;
+  ExpertWorkspace workspace_;
+  const RandomExpert expert_;
+  AlignedBuffer<uint8_t> probe_;
+  MachineRates rates_;
+  std::mt19937_64 engine_{1};
+  std::vector<AlignedBuffer<float>> plain_;  // weights for plain oneDNN
+};
+
+void Print(const Cell& cell, absl::string_view what) {
+  absl::PrintF("%-7s %6d %10.3f ms %10.0f %9.1f %8.2f %9.2f\n", what,
+               cell.tokens, cell.seconds * 1e3,
+               static_cast<double>(cell.tokens) / cell.seconds,
+               cell.gflop_per_s, cell.gb_per_s, cell.roofline_fraction);
+  std::fflush(stdout);
+}
+
+absl::Status WriteJson(const std::string& path, const Options& options,
+                       const MachineRates& rates,
+                       const std::vector<Cell>& cells, double geomean,
+                       double least) {
+  std::ofstream file(path);
+  file << absl::StrFormat(
+      "{\"machine\": {\"read_gb_per_s\": %.3f, \"peak_gflop_per_s\": %.3f, "
+      "\"threads\": %d, \"isa\": \"%s\"},\n \"cells\": [\n",
+      rates.read_gb_per_s, rates.peak_gflop_per_s, options.num_threads,
+      BestKernels().isa);
+  file << absl::StrJoin(cells, ",\n", [](std::string* out, const Cell& cell) {
+    absl::StrAppendFormat(
+        out,
+        "  {\"weight_format\": \"%s\", \"tokens\": %d, \"seconds\": %.9f, "
+        "\"gflop_per_s\": %.3f, \"gb_per_s\": %.3f, "
+        "\"roofline_fraction\": %.4f}",
+        WeightFormatName(cell.format), cell.tokens, cell.seconds,
+        cell.gflop_per_s, cell.gb_per_s, cell.roofline_fraction);
+  });
+  file << absl::StrFormat("\n ],\n \"geomean\": %.4f, \"min\": %.4f}\n",
+                          geomean, least);
+  file.close();
+  if (!file) {
+    return absl::UnavailableError(absl::StrCat("--json: can't write ", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Options& options) {
+  Bench bench(options);
+  absl::PrintF(
+      "machine: %.1f GB/s read, %.1f GFLOP/s peak, %d threads, isa %s\n"
+      "layer: d_model %d, d_ff %d, %d experts, top-%d, random routing, cold "
+      "weights\n\n%-7s %6s %13s %10s %9s %8s %9s\n",
+      bench.rates().read_gb_per_s, bench.rates().peak_gflop_per_s,
+      options.num_threads, BestKernels().isa, options.spec.d_model,
+      options.spec.d_ff, options.num_experts, options.top_k, "weights",
+      "tokens", "median time", "tokens/s", "GFLOP/s", "GB/s", "roofline");
+  std::vector<Cell> cells;
+  for (const WeightFormat format : options.formats) {
+    const auto layers = bench.MakeLayers(format);
+    for (const int64_t tokens : options.tokens) {
+      cells.push_back(bench.Measure(format, tokens, layers));
+      Print(cells.back(), WeightFormatName(format));
+      if (format != WeightFormat::kF32 || !absl::GetFlag(FLAGS_compare)) {
+        continue;
+      }
+      const Cell plain = bench.MeasurePlainOneDnn(tokens);
+      Print(plain, "oneDNN");
+      absl::PrintF("%-7s %6d %9.2f x as fast as plain oneDNN products\n", "",
+                   tokens, plain.seconds / cells.back().seconds);
+    }
+  }
+  double log_sum = 0;
+  double least = 1e9;
+  for (const Cell& cell : cells) {
+    log_sum += std::log(cell.roofline_fraction);
+    least = std::min(least, cell.roofline_fraction);
+  }
+  const double geomean = std::exp(
+      log_sum / std::max<double>(1, static_cast<double>(cells.size())));
+  absl::PrintF("\nroofline fraction: geometric mean %.2f, least %.2f\n",
+               geomean, least);
+  absl::PrintF("\nerror against f32, relative to the RMS of the output:\n");
+  for (const WeightFormat format : options.formats) {
+    const auto [rms, largest] = bench.MeasureError(format);
+    absl::PrintF("%-7s RMS %.2e, largest %.2e\n", WeightFormatName(format), rms,
+                 largest);
+  }
+  absl::PrintF(
+      "\nkernels: %s, %s; oneDNN %s is not used but by --compare\n",
+      BestKernels().isa,
+      BestKernels().has_fma ? "same bytes in any batch" : "without FMA",
+      OneDnnVersion());
+  if (absl::GetFlag(FLAGS_json).empty()) return absl::OkStatus();
+  return WriteJson(absl::GetFlag(FLAGS_json), options, bench.rates(), cells,
+                   geomean, least);
+}
+
+int Main(int argc, char** argv) {
+  const std::vector<std::string> positional = ParseCommandLineOrExit(
+      argc, argv,
+      "moe-bench measures the engine against what the machine can do.\n\n"
+      "  moe-bench                                  the whole table\n"
+      "  moe-bench --weight_formats=int8 --tokens=1,64  some cells\n"
+      "  moe-bench --compare                        and plain oneDNN beside it",
+      "moe_bench.cc");
+  absl::Status status = absl::OkStatus();
+  if (!positional.empty()) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("want flags only, got \"", positional.front(), "\""));
+  } else {
+    const auto options = OptionsFromFlags();
+    status = options.ok() ? Run(*options) : options.status();
+  }
+  if (status.ok()) return 0;
+  absl::FPrintF(stderr, "error: %s\n", status.message());
+  return 2;
+}
+
+}  // namespace
+}  // namespace moe
+
+int main(int argc, char** argv) { return moe::Main(argc, argv); }
