@@ -274,8 +274,12 @@ class BadInputTest(harness.DemoTest):
         def run(client):
             with self.server.channel() as channel:
                 together.wait(TIMEOUT_SECONDS)
+                # A first attempt to connect that fails, as with a full
+                # backlog, is tried again.
                 answers[client] = harness.stub(channel).Forward(
-                    requests[client], timeout=TIMEOUT_SECONDS
+                    requests[client],
+                    timeout=TIMEOUT_SECONDS,
+                    wait_for_ready=True,
                 )
 
         threads = [
