@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/executor.h"
+#include "experts/expert_engine.h"
 #include "experts/local_expert_shard.h"
 #include "experts/weight_format.h"
 #include "router/ffn_layer.h"
@@ -46,7 +47,9 @@ class Model {
 };
 
 struct LoadOptions {
+  // kOneDnn needs kAuto or kF32, and holds float32 either way.
   WeightFormat weight_format = WeightFormat::kAuto;
+  ExpertEngine engine = ExpertEngine::kSimd;
   // Layers to load; empty = all.
   std::vector<int> layers;
 };

@@ -7,6 +7,7 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/open_matrix.h"
 #include "experts/checkpoint/text.h"
+#include "experts/onednn_expert_shard.h"
 #include "router/model.h"
 #include "router/open_experts.h"
 
@@ -154,12 +155,20 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
   }
 
   int64_t weights_bytes = 0;
+  const auto count_bytes = [&](auto shard) -> std::unique_ptr<ExpertShard> {
+    weights_bytes += shard->weights_bytes();
+    return shard;
+  };
   const auto load = [&](const ExpertSetSpec& set,
                         const std::vector<StoredExpert>& experts) {
-    auto shard = LocalExpertShard::Load(
-        set.expert, experts, options.weight_format, executor, workspace);
+    std::unique_ptr<ExpertShard> shard =
+        options.engine == ExpertEngine::kOneDnn
+            ? count_bytes(OneDnnExpertShard::Load(set.expert, experts,
+                                                  &workspace->executor()))
+            : count_bytes(LocalExpertShard::Load(set.expert, experts,
+                                                 options.weight_format,
+                                                 executor, workspace));
     DropStored(checkpoint, experts);
-    weights_bytes += shard->weights_bytes();
     bytes.done_bytes += StoredBytes(experts);
     progress(bytes);
     return shard;

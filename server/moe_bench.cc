@@ -22,7 +22,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "experts/activation.h"
 #include "experts/base/cpu.h"
 #include "experts/base/status_macros.h"
 #include "experts/executor.h"
@@ -30,6 +29,7 @@
 #include "experts/kernels/machine_rates.h"
 #include "experts/local_expert_shard.h"
 #include "experts/matmul_onednn.h"
+#include "experts/onednn_expert_shard.h"
 #include "server/flags.h"
 
 ABSL_FLAG(int64_t, d_model, 2048, "Width of the hidden states.");
@@ -94,11 +94,6 @@ class RandomExpert {
     }
   }
   const StoredExpert& stored() const { return stored_; }
-  ConstMatrix Weights(Projection projection) const {
-    const StoredMatrix& matrix = stored_.Weights(projection);
-    return ConstMatrix(weights_[static_cast<size_t>(projection)].data(),
-                       matrix.rows, matrix.cols);
-  }
 
  private:
   std::vector<float> weights_[kNumProjections];
@@ -245,54 +240,21 @@ class Bench {
         });
   }
 
-  // The f32 work as three products per expert, experts in parallel.
-  Cell MeasurePlainOneDnn(int64_t tokens) {
-    const ExpertSpec& spec = options_.spec;
-    if (plain_.empty()) {
-      // A copy per expert, so that their weights are as cold.
-      const int64_t size = spec.parameters();
-      plain_ = std::vector<AlignedBuffer<float>>(
-          static_cast<size_t>(options_.num_experts));
-      for (auto& copy : plain_) {
-        float* to = copy.Grow(size);
-        for (const Projection p :
-             {Projection::kGate, Projection::kUp, Projection::kDown}) {
-          const ConstMatrix from = expert_.Weights(p);
-          to = std::copy_n(from.data(), from.rows() * from.cols(), to);
-        }
-      }
+  // The f32 work as plain oneDNN products.
+  Cell MeasureOneDnn(int64_t tokens) {
+    if (onednn_ == nullptr) {
+      onednn_ = OneDnnExpertShard::Load(
+          options_.spec,
+          std::vector<StoredExpert>(static_cast<size_t>(options_.num_experts),
+                                    expert_.stored()),
+          &executor_);
     }
-    const auto run = [&](const ExpertBatch& batch, Matrix out) {
-      executor_.ParallelFor(options_.num_experts, [&](int64_t e, int) {
-        const int64_t first = batch.offsets[static_cast<size_t>(e)];
-        const int64_t rows = batch.offsets[static_cast<size_t>(e) + 1] - first;
-        if (rows == 0) return;
-        std::vector<float> memory(
-            static_cast<size_t>(rows * (spec.d_model + 2 * spec.d_ff)));
-        const Matrix x(memory.data(), rows, spec.d_model);
-        const Matrix gate(x.data() + rows * spec.d_model, rows, spec.d_ff);
-        const Matrix up(gate.data() + rows * spec.d_ff, rows, spec.d_ff);
-        for (int64_t r = 0; r < rows; ++r) {
-          std::copy_n(batch.hidden_states.Row(
-                          batch.rows[static_cast<size_t>(first + r)]),
-                      spec.d_model, x.Row(r));
-        }
-        const float* weights = plain_[static_cast<size_t>(e)].data();
-        const int64_t size = spec.d_ff * spec.d_model;
-        MatmulTransposed(x, ConstMatrix(weights, spec.d_ff, spec.d_model),
-                         gate);
-        MatmulTransposed(
-            x, ConstMatrix(weights + size, spec.d_ff, spec.d_model), up);
-        ActivateGated(spec.activation, gate.data(), up.data(), rows * spec.d_ff,
-                      up.data());
-        MatmulTransposed(
-            up, ConstMatrix(weights + 2 * size, spec.d_model, spec.d_ff),
-            out.Rows(first, rows));
-      });
-    };
-    return MeasureCell(WeightFormat::kF32, tokens,
-                       static_cast<double>(spec.parameters()) * sizeof(float),
-                       run);
+    const double expert_bytes = static_cast<double>(onednn_->weights_bytes()) /
+                                static_cast<double>(options_.num_experts);
+    return MeasureCell(WeightFormat::kF32, tokens, expert_bytes,
+                       [&](const ExpertBatch& batch, Matrix out) {
+                         onednn_->Forward(batch, out).IgnoreError();
+                       });
   }
 
   // Error of one expert's output in `format` against f32, relative to the RMS
@@ -391,7 +353,7 @@ class Bench {
   AlignedBuffer<uint8_t> probe_;
   MachineRates rates_;
   std::mt19937_64 engine_{1};
-  std::vector<AlignedBuffer<float>> plain_;  // weights for plain oneDNN
+  std::unique_ptr<OneDnnExpertShard> onednn_;  // once it is compared with
 };
 
 void Print(const Cell& cell, absl::string_view what) {
@@ -449,7 +411,7 @@ absl::Status Run(const Options& options) {
       if (format != WeightFormat::kF32 || !absl::GetFlag(FLAGS_compare)) {
         continue;
       }
-      const Cell plain = bench.MeasurePlainOneDnn(tokens);
+      const Cell plain = bench.MeasureOneDnn(tokens);
       Print(plain, "oneDNN");
       absl::PrintF("%-7s %6d %9.2f x as fast as plain oneDNN products\n", "",
                    tokens, plain.seconds / cells.back().seconds);

@@ -38,6 +38,10 @@ ABSL_FLAG(std::string, metrics_address, "127.0.0.1:9464",
 ABSL_FLAG(std::string, weight_format, "auto",
           "How weights lie in memory: auto (the checkpoint's precision), f32, "
           "bf16, f16, fp8, mxfp4, int8 or int4.");
+ABSL_FLAG(
+    std::string, engine, "simd",
+    "What computes the experts of checkpoints: simd (packed weights, same "
+    "bytes for a token in any batch) or onednn (float32 weights).");
 ABSL_FLAG(std::vector<std::string>, layers, {},
           "Layers to serve, as in 0-3,7; empty = all.");
 ABSL_FLAG(int64_t, max_message_bytes, int64_t{256} << 20,
@@ -99,6 +103,12 @@ absl::StatusOr<ServerOptions> OptionsFromFlags() {
         absl::StrCat("--weight_format: ", format.status().message()));
   }
   options.weight_format = *format;
+  const auto engine = ParseExpertEngine(absl::GetFlag(FLAGS_engine));
+  if (!engine.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--engine: ", engine.status().message()));
+  }
+  options.engine = *engine;
   MOE_ASSIGN_OR_RETURN(
       options.layers,
       ParseIndexList("--layers",

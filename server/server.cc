@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/checkpoint.h"
+#include "experts/kernels/kernels.h"
 #include "experts/matmul_onednn.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -146,12 +147,17 @@ Server::Server(const ServerOptions& options)
                &registry_, &engine_, &metrics_) {
   const double quota = cpu_limits_.quota_cpus.value_or(0);
   metrics_.SetThreads(executor_.num_threads(), quota);
+}
+
+void Server::LogSetUp() const {
   LogInfo(absl::StrFormat(
-      "moe-server %s (%s), oneDNN %s, %d compute threads (affinity %d CPUs, "
-      "cgroup quota %s)",
-      kVersion, kCommit, OneDnnVersion(), executor_.num_threads(),
-      cpu_limits_.affinity_cpus,
-      quota > 0 ? absl::StrCat(quota, " CPUs") : "none"));
+      "moe-server %s (%s): kernels for %s, oneDNN %s, %d compute threads "
+      "(affinity %d CPUs, cgroup quota %s)",
+      kVersion, kCommit, BestKernels().isa, OneDnnVersion(),
+      executor_.num_threads(), cpu_limits_.affinity_cpus,
+      cpu_limits_.quota_cpus.has_value()
+          ? absl::StrCat(*cpu_limits_.quota_cpus, " CPUs")
+          : "none"));
 }
 
 Server::~Server() {
@@ -167,6 +173,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   std::unique_ptr<Server> server(new Server(options));
   MOE_RETURN_IF_ERROR(server->Listen());
   MOE_RETURN_IF_ERROR(server->LoadModels());
+  server->LogSetUp();
   server->SetServing(true);
   return server;
 }
@@ -300,6 +307,7 @@ absl::Status Server::LoadFrom(const ModelSource& source) {
     MOE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                          LoadModel(checkpoint, std::move(spec),
                                    {.weight_format = options_.weight_format,
+                                    .engine = options_.engine,
                                     .layers = options_.layers},
                                    executor_, &expert_workspace_,
                                    [&](const LoadProgress& progress) {

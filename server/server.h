@@ -47,6 +47,7 @@ class Server {
 
  private:
   explicit Server(const ServerOptions& options);
+  void LogSetUp() const;
   absl::Status Listen();
   absl::Status StartMetrics();
   absl::Status StartGrpc();

@@ -92,6 +92,13 @@ absl::Status ServerOptions::Validate() const {
     }
   }
   if (!absl::StartsWith(listen_address, "unix:")) {
+    if (engine == ExpertEngine::kOneDnn &&
+        weight_format != WeightFormat::kAuto &&
+        weight_format != WeightFormat::kF32) {
+      return Refuse(
+          "--weight_format: want auto or f32 with --engine=onednn, got ",
+          WeightFormatName(weight_format));
+    }
     MOE_RETURN_IF_ERROR(CheckAddress("--listen_address", listen_address));
   }
   if (!metrics_address.empty()) {

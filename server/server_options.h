@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "experts/expert_engine.h"
 #include "experts/weight_format.h"
 
 namespace moe {
@@ -31,7 +32,8 @@ struct ServerOptions {
   std::string metrics_address = "127.0.0.1:9464";
 
   WeightFormat weight_format = WeightFormat::kAuto;
-  std::vector<int> layers;  // empty = all
+  ExpertEngine engine = ExpertEngine::kSimd;  // kOneDnn: float32 weights
+  std::vector<int> layers;                    // empty = all
 
   // Largest message either way. The default holds 8192 tokens of d_model 7168
   // in float32.

@@ -93,8 +93,7 @@ absl::StatusOr<Connection> Connection::Open(const ConnectionOptions& options) {
         "--tls_cert_file: want it together with --tls_key_file");
   }
   if (!options.tls && options.ca_file.empty() && options.cert_file.empty()) {
-    return Connection(options, std::move(token),
-                      grpc::InsecureChannelCredentials());
+    return Connection(options, token, grpc::InsecureChannelCredentials());
   }
   grpc::SslCredentialsOptions ssl;
   if (!options.ca_file.empty()) {
@@ -107,7 +106,7 @@ absl::StatusOr<Connection> Connection::Open(const ConnectionOptions& options) {
     MOE_ASSIGN_OR_RETURN(ssl.pem_private_key,
                          ReadFile("--tls_key_file", options.key_file));
   }
-  return Connection(options, std::move(token), grpc::SslCredentials(ssl));
+  return Connection(options, token, grpc::SslCredentials(ssl));
 }
 
 void Connection::Prepare(grpc::ClientContext* context) const {

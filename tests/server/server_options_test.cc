@@ -160,6 +160,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadOptionCase{"NegativePort",
                       [](ServerOptions& o) { o.metrics_address = "a:-1"; },
                       "--metrics_address: want HOST:PORT, got \"a:-1\""},
+        BadOptionCase{"OneDnnWithInt8",
+                      [](ServerOptions& o) {
+                        o.engine = ExpertEngine::kOneDnn;
+                        o.weight_format = WeightFormat::kInt8;
+                      },
+                      "--weight_format: want auto or f32 with --engine=onednn, "
+                      "got int8"},
         BadOptionCase{"NoBatchTokens",
                       [](ServerOptions& o) { o.max_batch_tokens = 0; },
                       "--max_batch_tokens: want at least 1, got 0"},
