@@ -168,8 +168,7 @@ void AnswerBytes::Reserve(absl::string_view request_id,
     const int64_t row_bytes = plan.cols * ElementBytes(plan.dtype);
     const auto data_bytes = static_cast<size_t>(plan.rows * row_bytes);
     to = WriteFieldHead(plan.field, sizes[i], to);
-    std::memcpy(to, heads[i].data(), heads[i].size());
-    to += heads[i].size();
+    to = std::copy(heads[i].begin(), heads[i].end(), to);
     to = WriteFieldHead(v1::Tensor::kDataFieldNumber, data_bytes, to);
     places_.push_back(
         {.data = reinterpret_cast<char*>(to), .row_bytes = row_bytes});
