@@ -10,9 +10,13 @@ namespace {
 // Constant-initialised: operator new may run before anything else does.
 std::atomic<int64_t> allocation_count{0};
 
-void* Allocate(std::size_t size) {
+void* TryAllocate(std::size_t size) {
   allocation_count.fetch_add(1, std::memory_order_relaxed);
-  void* const p = std::malloc(size == 0 ? 1 : size);
+  return std::malloc(size == 0 ? 1 : size);
+}
+
+void* Allocate(std::size_t size) {
+  void* const p = TryAllocate(size);
   if (p == nullptr) throw std::bad_alloc();
   return p;
 }
@@ -27,6 +31,13 @@ int64_t AllocationCount() {
 
 void* operator new(std::size_t size) { return moe::Allocate(size); }
 void* operator new[](std::size_t size) { return moe::Allocate(size); }
+// The standard library's sorts take their temporary memory this way.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return moe::TryAllocate(size);
+}
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
+  return moe::TryAllocate(size);
+}
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete[](void* p) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t) noexcept { std::free(p); }

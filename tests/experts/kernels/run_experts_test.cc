@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "tests/experts/kernels/count_allocations.h"
 #include "tests/experts/kernels/packed_experts.h"
+#include "tests/testing/allocation_counter.h"
 
 namespace moe {
 namespace {
@@ -417,13 +417,13 @@ TEST(ExpertRunnerTest, AllocatesNothingOnceWarm) {
                Matrix(out.data(), batch.batch.offsets.back(), spec.d_model));
   };
   run(big);
-  const int64_t allocations_before = NumAllocations();
+  const int64_t allocations_before = AllocationCount();
   const auto bytes_before = mallinfo2().uordblks;
   run(small);
   run(big);
   run(small);
   const auto bytes_after = mallinfo2().uordblks;
-  EXPECT_EQ(NumAllocations() - allocations_before, 0);
+  EXPECT_EQ(AllocationCount() - allocations_before, 0);
   EXPECT_EQ(bytes_after, bytes_before);
 }
 
