@@ -144,19 +144,20 @@ TEST(AnswerBytesTest, IsTheMessageThatProtobufWouldWrite) {
                  answer.Row(1, r));
     }
     grpc::ByteBuffer bytes = answer.Take();
-    v1::ForwardStreamResponse streamed;
-    v1::ForwardResponse* got = streamed.mutable_response();
+    v1::ForwardResponse got;
     if (in_stream) {
+      v1::ForwardStreamResponse streamed;
       EXPECT_TRUE(
           grpc::SerializationTraits<v1::ForwardStreamResponse>::Deserialize(
               &bytes, &streamed)
               .ok());
+      got = streamed.response();
     } else {
       EXPECT_TRUE(grpc::SerializationTraits<v1::ForwardResponse>::Deserialize(
-                      &bytes, got)
+                      &bytes, &got)
                       .ok());
     }
-    EXPECT_EQ(got->SerializeAsString(), want.SerializeAsString());
+    EXPECT_EQ(got.SerializeAsString(), want.SerializeAsString());
   }
 }
 
