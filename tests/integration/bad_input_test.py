@@ -274,8 +274,8 @@ class BadInputTest(harness.DemoTest):
         def run(client):
             with self.server.channel() as channel:
                 together.wait(TIMEOUT_SECONDS)
-                # A first attempt to connect that fails, as with a full
-                # backlog, is tried again.
+                # A first attempt to connect may fail on the client's side
+                # when so many start at once: it is tried again.
                 answers[client] = harness.stub(channel).Forward(
                     requests[client],
                     timeout=TIMEOUT_SECONDS,
