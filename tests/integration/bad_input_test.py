@@ -274,7 +274,7 @@ class BadInputTest(harness.DemoTest):
         def run(client):
             with self.server.channel() as channel:
                 together.wait(TIMEOUT_SECONDS)
-                # A first attempt to connect may fail on the client's side
+                # Rarely a first attempt to connect fails (cause not known)
                 # when so many start at once: it is tried again.
                 answers[client] = harness.stub(channel).Forward(
                     requests[client],
