@@ -111,7 +111,7 @@ class Server:
 
     def channel(self, **options):
         """A connection of its own, shared with no other channel."""
-        return grpc.insecure_channel(
+        channel = grpc.insecure_channel(
             self.grpc_address,
             options=[
                 ("grpc.use_local_subchannel_pool", 1),
@@ -121,6 +121,12 @@ class Server:
                 *options.items(),
             ],
         )
+        # gRPC's client (1.51) reads errno some way behind connect(). Once in
+        # the life of a process a file is looked for in between (abseil's
+        # clock), and then a connection in progress passes for a failed one,
+        # "No such file or directory". It is tried again before there are calls.
+        grpc.channel_ready_future(channel).result(TIMEOUT_SECONDS)
+        return channel
 
     def metrics(self):
         """The metrics page as {'name{labels}': value}."""
