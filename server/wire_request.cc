@@ -133,6 +133,9 @@ absl::StatusOr<v1::DType> ForwardWireRequest::OutputDType(
     case v1::BF16:
     case v1::F16:
       return asked;
+    case v1::I32:
+      return absl::UnimplementedError(
+          "output_dtype: want F32, BF16 or F16, got I32");
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("output_dtype: want F32, BF16 or F16, got ",
