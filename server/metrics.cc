@@ -17,7 +17,8 @@ using prometheus::BuildHistogram;
 using prometheus::Histogram;
 
 constexpr std::array<const char*, kNumMethods> kMethodNames = {
-    "Forward", "ForwardStream", "Route", "ListModels", "GetModel"};
+    "Forward",    "ForwardStream",    "Route",         "ListModels", "GetModel",
+    "ModelInfer", "ModelStreamInfer", "ModelMetadata", "ModelConfig"};
 constexpr std::array<const char*, kNumRejections> kRejectionNames = {
     "queue_full", "draining", "expired", "cancelled"};
 constexpr std::array<const char*, kNumStages + 2> kStageNames = {

@@ -23,15 +23,19 @@
 
 namespace moe {
 
-// The RPCs that are counted; of a ForwardStream, each of its messages.
+// The RPCs that are counted; of a stream, each of its messages.
 enum class Method : uint8_t {
   kForward,
   kForwardStream,
   kRoute,
   kListModels,
-  kGetModel
+  kGetModel,
+  kModelInfer,
+  kModelStreamInfer,
+  kModelMetadata,
+  kModelConfig
 };
-inline constexpr int kNumMethods = 5;
+inline constexpr int kNumMethods = 9;
 
 // Why a request was turned away before compute.
 enum class Rejection : uint8_t { kQueueFull, kDraining, kExpired, kCancelled };

@@ -66,18 +66,21 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRegistry::Find(
 
 absl::StatusOr<ServedLayer> ModelRegistry::FindLayer(absl::string_view model,
                                                      int32_t layer) const {
-  ServedLayer result;
-  MOE_ASSIGN_OR_RETURN(result.served, Find(model));
-  const auto& layers = result.served->model->layers();
+  MOE_ASSIGN_OR_RETURN(std::shared_ptr<const ServedModel> served, Find(model));
+  return LayerOf(std::move(served), layer);
+}
+
+absl::StatusOr<ServedLayer> ModelRegistry::LayerOf(
+    std::shared_ptr<const ServedModel> served, int32_t layer) {
+  const auto& layers = served->model->layers();
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].index != layer) continue;
-    result.layer = &layers[i];
-    result.metrics = &result.served->layer_metrics[i];
-    return result;
+    const LayerMetrics* metrics = &served->layer_metrics[i];
+    return ServedLayer{
+        .served = std::move(served), .layer = &layers[i], .metrics = metrics};
   }
-  return absl::NotFoundError(absl::StrCat("layer: want one of ",
-                                          LayersText(*result.served->model),
-                                          "; got ", layer));
+  return absl::NotFoundError(absl::StrCat(
+      "layer: want one of ", LayersText(*served->model), "; got ", layer));
 }
 
 std::vector<std::shared_ptr<const ServedModel>> ModelRegistry::List() const {

@@ -48,6 +48,9 @@ class ModelRegistry {
   // Errors: as Find, and NOT_FOUND naming the layers there are.
   absl::StatusOr<ServedLayer> FindLayer(absl::string_view model,
                                         int32_t layer) const;
+  // A layer of a model that has been found. Errors: NOT_FOUND, as FindLayer.
+  static absl::StatusOr<ServedLayer> LayerOf(
+      std::shared_ptr<const ServedModel> served, int32_t layer);
   // By name; models that are still loading are left out.
   std::vector<std::shared_ptr<const ServedModel>> List() const;
 

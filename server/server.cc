@@ -31,7 +31,8 @@ namespace moe {
 namespace {
 
 // Service names that health answers for; "" is the whole server.
-constexpr const char* kHealthNames[] = {"", "moe.v1.MoeService"};
+constexpr const char* kHealthNames[] = {"", "moe.v1.MoeService",
+                                        "inference.GRPCInferenceService"};
 
 // gRPC answers CANCELLED to calls that arrive while it shuts down. Callers
 // whose last answer has just left get this long to call again and be told
@@ -142,9 +143,11 @@ Server::Server(const ServerOptions& options)
                             .max_queue_tokens = options.max_queue_tokens},
                .max_queue_bytes = options.max_queue_bytes},
               &expert_workspace_, &metrics_),
-      service_({.max_message_bytes = options.max_message_bytes,
-                .max_request_tokens = options.max_request_tokens},
-               &registry_, &engine_, &metrics_) {
+      rpc_host_({.max_message_bytes = options.max_message_bytes,
+                 .max_request_tokens = options.max_request_tokens},
+                &registry_, &engine_, &metrics_),
+      moe_service_(&rpc_host_),
+      inference_service_(&rpc_host_) {
   const double quota = cpu_limits_.quota_cpus.value_or(0);
   metrics_.SetThreads(executor_.num_threads(), quota);
 }
@@ -181,7 +184,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 absl::Status Server::Listen() {
   if (!options_.auth_token_file.empty()) {
     MOE_ASSIGN_OR_RETURN(tokens_, TokenFile::Open(options_.auth_token_file));
-    service_.RequireToken(tokens_.get());
+    rpc_host_.RequireToken(tokens_.get());
   }
   MOE_RETURN_IF_ERROR(StartMetrics());
   if (options_.tls_cert_file.empty() && !IsLocal(options_.listen_address)) {
@@ -236,7 +239,8 @@ absl::Status Server::StartGrpc() {
   }
   grpc::ServerBuilder builder;
   SetLimits(options_, builder);
-  builder.RegisterService(&service_);
+  builder.RegisterService(&moe_service_);
+  builder.RegisterService(&inference_service_);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       credentials);
@@ -250,6 +254,7 @@ absl::Status Server::StartGrpc() {
 }
 
 void Server::SetServing(bool serving) {
+  rpc_host_.SetServing(serving);
   grpc::HealthCheckServiceInterface* health =
       grpc_server_->GetHealthCheckService();
   for (const char* name : kHealthNames) {
@@ -345,12 +350,12 @@ void Server::Drain() {
   absl::SleepFor(options_.drain_delay);
   listener_->Stop();
   engine_.BeginDrain();
-  service_.BeginDrain();
+  rpc_host_.BeginDrain();
   // Callers whose last answer has just left may call once more: they are told
   // UNAVAILABLE, where gRPC would cancel them.
   const absl::Time deadline = absl::Now() + options_.drain_timeout;
   const auto wait_until_idle = [&] {
-    return service_.WaitUntilIdle(
+    return rpc_host_.WaitUntilIdle(
         std::max(deadline - absl::Now(), absl::ZeroDuration()));
   };
   bool idle = wait_until_idle();

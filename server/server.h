@@ -13,10 +13,12 @@
 #include "experts/local_expert_shard.h"
 #include "grpcpp/server.h"
 #include "server/engine.h"
+#include "server/inference_service.h"
 #include "server/listener.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
 #include "server/moe_service.h"
+#include "server/rpc_calls.h"
 #include "server/server_options.h"
 #include "server/token_file.h"
 
@@ -66,7 +68,9 @@ class Server {
   ModelRegistry registry_;
   Engine engine_;
   std::unique_ptr<TokenFile> tokens_;  // null: none needed
-  MoeServiceImpl service_;
+  RpcHost rpc_host_;
+  MoeServiceImpl moe_service_;
+  InferenceServiceImpl inference_service_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<grpc::Server> grpc_server_;
   std::unique_ptr<Listener> listener_;  // last: stops first

@@ -1,10 +1,10 @@
 #include "server/wire_message.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "experts/base/check.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -46,29 +46,17 @@ bool CopyTensorHead(CodedInputStream& input, std::string* head, size_t* first,
   }
 }
 
-size_t TagBytes(int field) {
-  return CodedOutputStream::VarintSize32(
-      Wire::MakeTag(field, Wire::WIRETYPE_LENGTH_DELIMITED));
-}
-
-// Bytes of a field of `size` bytes.
-size_t FieldBytes(int field, size_t size) {
-  return TagBytes(field) +
-         CodedOutputStream::VarintSize64(static_cast<uint64_t>(size)) + size;
-}
-
-// Writes the tag and the length of such a field.
-uint8_t* WriteFieldHead(int field, size_t size, uint8_t* to) {
-  to = CodedOutputStream::WriteVarint32ToArray(
-      Wire::MakeTag(field, Wire::WIRETYPE_LENGTH_DELIMITED), to);
-  return CodedOutputStream::WriteVarint64ToArray(size, to);
-}
-
 }  // namespace
 
-bool TensorData::Parse(const grpc::ByteBuffer& bytes, int first_tensor,
-                       int last_tensor,
-                       google::protobuf::MessageLite* message) {
+std::string FieldHead(int field, size_t size) {
+  uint8_t head[15];  // 5 of the tag, 10 of the length
+  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(
+      Wire::MakeTag(field, Wire::WIRETYPE_LENGTH_DELIMITED), head);
+  end = CodedOutputStream::WriteVarint64ToArray(size, end);
+  return std::string(head, end);
+}
+
+bool MessageBytes::Hold(const grpc::ByteBuffer& bytes) {
   if (!bytes.Dump(&slices_).ok()) return false;
   size_t begin = 0;
   for (const grpc::Slice& slice : slices_) {
@@ -77,6 +65,13 @@ bool TensorData::Parse(const grpc::ByteBuffer& bytes, int first_tensor,
                        .size = slice.size()});
     begin += slice.size();
   }
+  return true;
+}
+
+bool TensorData::Parse(const grpc::ByteBuffer& bytes, int first_tensor,
+                       int last_tensor,
+                       google::protobuf::MessageLite* message) {
+  if (!bytes_.Hold(bytes)) return false;
   // The message without the data of its tensors.
   std::string rest;
   {
@@ -123,7 +118,7 @@ bool TensorData::Parse(const grpc::ByteBuffer& bytes, int first_tensor,
 WireTensor TensorData::Tensor(int field, const v1::Tensor& head) const {
   for (const Range& range : ranges_) {
     if (range.field == field) {
-      return WireTensor(head, WireBytes(pieces_, range.first), range.size);
+      return WireTensor(head, bytes_.From(range.first), range.size);
     }
   }
   return WireTensor(head);
@@ -134,47 +129,50 @@ void AnswerBytes::Reserve(absl::string_view request_id,
                           int inside_field) {
   constexpr int kRequestIdField = v1::ForwardResponse::kRequestIdFieldNumber;
   static_assert(kRequestIdField == v1::RouteResponse::kRequestIdFieldNumber);
-  // Element type and shape of each tensor, encoded.
-  std::vector<std::string> heads;
-  std::vector<size_t> sizes;  // of each tensor, with its data
-  size_t size =
-      request_id.empty() ? 0 : FieldBytes(kRequestIdField, request_id.size());
+  std::vector<Rows> parts;
   for (const TensorPlan& plan : tensors) {
     v1::Tensor head;
     head.set_dtype(plan.dtype);
     head.add_shape(plan.rows);
     head.add_shape(plan.cols);
-    heads.push_back(head.SerializeAsString());
-    const auto data_bytes =
-        static_cast<size_t>(plan.rows * plan.cols * ElementBytes(plan.dtype));
-    sizes.push_back(heads.back().size() +
-                    FieldBytes(v1::Tensor::kDataFieldNumber, data_bytes));
-    size += FieldBytes(plan.field, sizes.back());
-  }
-  const size_t total = inside_field > 0 ? FieldBytes(inside_field, size) : size;
-  slice_ = grpc::Slice(total);
-  // Nobody else has the slice yet.
-  auto* to = const_cast<uint8_t*>(slice_.begin());
-  const uint8_t* const end = to + total;
-  if (inside_field > 0) to = WriteFieldHead(inside_field, size, to);
-  if (!request_id.empty()) {
-    to = WriteFieldHead(kRequestIdField, request_id.size(), to);
-    std::memcpy(to, request_id.data(), request_id.size());
-    to += request_id.size();
-  }
-  places_.clear();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const TensorPlan& plan = tensors[i];
     const int64_t row_bytes = plan.cols * ElementBytes(plan.dtype);
     const auto data_bytes = static_cast<size_t>(plan.rows * row_bytes);
-    to = WriteFieldHead(plan.field, sizes[i], to);
-    to = std::copy(heads[i].begin(), heads[i].end(), to);
-    to = WriteFieldHead(v1::Tensor::kDataFieldNumber, data_bytes, to);
-    places_.push_back(
-        {.data = reinterpret_cast<char*>(to), .row_bytes = row_bytes});
-    to += data_bytes;
+    const std::string inside =
+        head.SerializeAsString() +
+        FieldHead(v1::Tensor::kDataFieldNumber, data_bytes);
+    parts.push_back(
+        {.before = FieldHead(plan.field, inside.size() + data_bytes) + inside,
+         .rows = plan.rows,
+         .row_bytes = row_bytes});
   }
-  MOE_CHECK(to == end);
+  if (!request_id.empty()) {
+    parts.front().before.insert(
+        0, absl::StrCat(FieldHead(kRequestIdField, request_id.size()),
+                        request_id));
+  }
+  Reserve(parts, inside_field);
+}
+
+void AnswerBytes::Reserve(absl::Span<const Rows> rows, int inside_field) {
+  size_t size = 0;
+  for (const Rows& part : rows) {
+    size +=
+        part.before.size() + static_cast<size_t>(part.rows * part.row_bytes);
+  }
+  const std::string around =
+      inside_field > 0 ? FieldHead(inside_field, size) : "";
+  slice_ = grpc::Slice(around.size() + size);
+  // Nobody else has the slice yet.
+  auto* to = const_cast<uint8_t*>(slice_.begin());
+  to = std::copy(around.begin(), around.end(), to);
+  places_.clear();
+  for (const Rows& part : rows) {
+    to = std::copy(part.before.begin(), part.before.end(), to);
+    places_.push_back(
+        {.data = reinterpret_cast<char*>(to), .row_bytes = part.row_bytes});
+    to += part.rows * part.row_bytes;
+  }
+  MOE_CHECK(to == slice_.end());
 }
 
 char* AnswerBytes::Row(size_t index, int64_t row) const {

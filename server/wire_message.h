@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -20,6 +21,24 @@
 #include "server/wire_bytes.h"
 
 namespace moe {
+
+// The bytes of a message, in gRPC's slices, which it owns.
+// Thread-safety: thread-compatible.
+class MessageBytes {
+ public:
+  MessageBytes() = default;
+  MessageBytes(const MessageBytes&) = delete;
+  MessageBytes& operator=(const MessageBytes&) = delete;
+
+  // Once. False if gRPC can't give them.
+  bool Hold(const grpc::ByteBuffer& bytes);
+  // The bytes from position `first` on; a view.
+  WireBytes From(size_t first) const { return WireBytes(pieces_, first); }
+
+ private:
+  std::vector<grpc::Slice> slices_;
+  std::vector<WireBytes::Piece> pieces_;
+};
 
 // The data of a request's tensors. Owns gRPC's slices.
 // Thread-safety: thread-compatible.
@@ -45,8 +64,7 @@ class TensorData {
     size_t size;
   };
 
-  std::vector<grpc::Slice> slices_;
-  std::vector<WireBytes::Piece> pieces_;
+  MessageBytes bytes_;
   std::vector<Range> ranges_;
 };
 
@@ -65,6 +83,15 @@ class AnswerBytes {
   void Reserve(absl::string_view request_id,
                absl::Span<const TensorPlan> tensors, int inside_field);
 
+  // Rows of a matrix that are one field of the answer, or a part of it.
+  struct Rows {
+    std::string before;  // bytes of the message between the last rows and these
+    int64_t rows;
+    int64_t row_bytes;
+  };
+  // Makes room for a message that is made of `rows`, in order.
+  void Reserve(absl::Span<const Rows> rows, int inside_field);
+
   // Where row `row` of the tensor that was planned as number `index` goes.
   char* Row(size_t index, int64_t row) const;
 
@@ -79,5 +106,8 @@ class AnswerBytes {
   grpc::Slice slice_;
   std::vector<Place> places_;
 };
+
+// The tag and the length of a field of `size` bytes.
+std::string FieldHead(int field, size_t size);
 
 }  // namespace moe

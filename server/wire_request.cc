@@ -1,58 +1,76 @@
 #include "server/wire_request.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "experts/base/status_macros.h"
+#include "server/grpc_status.h"
 
 namespace moe {
 namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
 // Of an answer, besides the bytes of its tensors.
-constexpr int64_t kMaxEnvelopeBytes = 512;
-
-// The routing of a layer that chooses itself, or that was given `given_k`.
-int64_t RoutingColumns(const EngineRequest& request) {
-  return request.key.given_k > 0 ? request.key.given_k : request.ffn().top_k();
-}
+constexpr int64_t kMaxEnvelopeBytes = 1024;
 
 absl::Status NoSuchMessage(absl::string_view name) {
   return absl::InvalidArgumentError(
       absl::StrCat("request: want a moe.v1.", name, " message"));
 }
 
-// Where the tensors of an answer are, in the order of their plan.
-constexpr size_t kOutput = 0;  // of a ForwardResponse
-constexpr size_t kForwardIds = 1, kForwardWeights = 2;
-constexpr size_t kRouteIds = 0, kRouteWeights = 1;  // of a RouteResponse
-constexpr size_t kLogits = 2;
-
 }  // namespace
 
-absl::Status WireRequest::CheckInput(const ModelRegistry& registry,
-                                     const ServiceLimits& limits,
-                                     const std::string& model,
-                                     int32_t layer_index,
-                                     const WireTensor& hidden_states,
-                                     ServedLayer* layer) {
-  if (request_id_.size() > kMaxRequestIdBytes) {
-    const size_t size = request_id_.size();
-    request_id_.clear();  // not returned
-    return absl::InvalidArgumentError(absl::StrCat(
-        "request_id: want at most ", kMaxRequestIdBytes, " bytes, got ", size));
-  }
-  MOE_ASSIGN_OR_RETURN(*layer, registry.FindLayer(model, layer_index));
-  MOE_ASSIGN_OR_RETURN(hidden_states_,
-                       CheckHiddenStates(hidden_states, "hidden_states",
-                                         layer->layer->ffn->d_model(),
-                                         limits.max_request_tokens));
+absl::Status WireRequest::CheckRequestId() {
+  if (request_id_.size() <= kMaxRequestIdBytes) return absl::OkStatus();
+  const size_t size = request_id_.size();
+  request_id_.clear();  // not returned
+  return absl::InvalidArgumentError(absl::StrCat(
+      "request_id: want at most ", kMaxRequestIdBytes, " bytes, got ", size));
+}
+
+absl::Status WireRequest::CheckTensors(const ServedLayer& served,
+                                       const Tensors& tensors,
+                                       const ServiceLimits& limits) {
+  const FfnLayer& ffn = *served.layer->ffn;
+  MOE_ASSIGN_OR_RETURN(
+      hidden_states_,
+      CheckHiddenStates(tensors.hidden_states, "hidden_states", ffn.d_model(),
+                        limits.max_request_tokens));
   tokens = hidden_states_.rows;
+  const bool ids = tensors.expert_ids != nullptr;
+  if (ids != (tensors.routing_weights != nullptr)) {
+    return absl::InvalidArgumentError(
+        ids ? "routing_weights: want them with expert_ids, got none"
+            : "expert_ids: want them with routing_weights, got none");
+  }
+  if (!ids) return absl::OkStatus();
+  if (ffn.dense()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expert_ids: want none, layer ", served.layer->index, " is dense"));
+  }
+  MOE_ASSIGN_OR_RETURN(
+      routing_, CheckRouting(*tensors.expert_ids, *tensors.routing_weights,
+                             tokens, ffn.num_experts()));
   return absl::OkStatus();
 }
 
-absl::Status WireRequest::CheckAnswer(const ServiceLimits& limits,
-                                      int64_t answer_bytes) {
+absl::Status WireRequest::SetAnswer(ServedLayer served,
+                                    absl::Span<const AnswerPart> parts,
+                                    v1::DType output_dtype,
+                                    const ServiceLimits& limits) {
+  parts_.assign(parts.begin(), parts.end());
+  output_dtype_ = output_dtype;
+  const bool route_only =
+      !routing_.has_value() &&
+      std::find(parts.begin(), parts.end(), AnswerPart::kOutput) == parts.end();
+  SetLayer(std::move(served), routing_.has_value() ? routing_->ids.cols : 0,
+           route_only);
+  int64_t row_bytes = 0;
+  for (const AnswerPart part : parts_) {
+    row_bytes += ColumnsOf(part) * ElementBytes(DTypeOf(part));
+  }
+  const int64_t answer_bytes = tokens * row_bytes;
   if (answer_bytes + kMaxEnvelopeBytes > limits.max_message_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "hidden_states.shape: want an answer of at most ",
@@ -66,6 +84,28 @@ absl::Status WireRequest::CheckAnswer(const ServiceLimits& limits,
   return absl::OkStatus();
 }
 
+v1::DType WireRequest::DTypeOf(AnswerPart part) const {
+  switch (part) {
+    case AnswerPart::kOutput:
+      return output_dtype_;
+    case AnswerPart::kExpertIds:
+      return v1::I32;
+    default:
+      return v1::F32;
+  }
+}
+
+int64_t WireRequest::ColumnsOf(AnswerPart part) const {
+  switch (part) {
+    case AnswerPart::kOutput:
+      return ffn().d_model();
+    case AnswerPart::kRouterLogits:
+      return ffn().num_experts();
+    default:
+      return key.given_k > 0 ? key.given_k : ffn().top_k();
+  }
+}
+
 void WireRequest::Decode(int64_t first, Matrix hidden_states) const {
   moe::Decode(hidden_states_.Rows(first, hidden_states.rows()), hidden_states);
 }
@@ -74,6 +114,38 @@ void WireRequest::DecodeRouting(int64_t first, MatrixView<int32_t> ids,
                                 Matrix weights) const {
   DecodeIds(routing_->ids.Rows(first, ids.rows()), ids);
   moe::Decode(routing_->weights.Rows(first, weights.rows()), weights);
+}
+
+void WireRequest::Encode(int64_t first, const EngineResult& rows) {
+  if (first == 0) LayOut(answer_);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    char* to = answer_.Row(i, first);
+    switch (parts_[i]) {
+      case AnswerPart::kOutput:
+        EncodeRows(rows.output, output_dtype_, to);
+        break;
+      case AnswerPart::kExpertIds:
+        EncodeRows(rows.routing.ids, to);
+        break;
+      case AnswerPart::kRoutingWeights:
+        EncodeRows(rows.routing.weights, v1::F32, to);
+        break;
+      case AnswerPart::kRouterLogits:
+        EncodeRows(rows.router_logits, v1::F32, to);
+        break;
+    }
+  }
+}
+
+void MoeWireRequest::LayOut(AnswerBytes& answer) const {
+  absl::InlinedVector<AnswerBytes::TensorPlan, 4> plans;
+  for (const AnswerPart part : answer_parts()) {
+    plans.push_back({.field = FieldOf(part),
+                     .dtype = DTypeOf(part),
+                     .rows = tokens,
+                     .cols = ColumnsOf(part)});
+  }
+  answer.Reserve(request_id_, plans, answer_field_);
 }
 
 absl::Status ForwardWireRequest::Prepare(const grpc::ByteBuffer& message,
@@ -86,49 +158,35 @@ absl::Status ForwardWireRequest::Prepare(const grpc::ByteBuffer& message,
     return NoSuchMessage("ForwardRequest");
   }
   request_id_ = std::move(*request.mutable_request_id());
-  return_routing_ = request.return_routing();
-  ServedLayer served;
-  MOE_RETURN_IF_ERROR(CheckInput(
-      registry, limits, request.model(), request.layer(),
-      data_.Tensor(Message::kHiddenStatesFieldNumber, request.hidden_states()),
-      &served));
-  MOE_ASSIGN_OR_RETURN(output_dtype_, OutputDType(request.output_dtype()));
-  if (request.has_expert_ids() != request.has_routing_weights()) {
-    return absl::InvalidArgumentError(
-        request.has_expert_ids()
-            ? "routing_weights: want them with expert_ids, got none"
-            : "expert_ids: want them with routing_weights, got none");
-  }
-  const FfnLayer& ffn = *served.layer->ffn;
-  int64_t given_k = 0;
-  if (request.has_expert_ids()) {
-    if (ffn.dense()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "expert_ids: want none, layer ", request.layer(), " is dense"));
-    }
-    MOE_ASSIGN_OR_RETURN(
-        routing_, CheckRouting(data_.Tensor(Message::kExpertIdsFieldNumber,
-                                            request.expert_ids()),
-                               data_.Tensor(Message::kRoutingWeightsFieldNumber,
-                                            request.routing_weights()),
-                               tokens, ffn.num_experts()));
-    given_k = routing_->ids.cols;
-  }
-  return_routing_ &= !ffn.dense();
-  SetLayer(std::move(served), given_k, /*route_only=*/false);
-  int64_t answer_bytes = tokens * ffn.d_model() * ElementBytes(output_dtype_);
-  if (return_routing_) {
-    answer_bytes += tokens * RoutingColumns(*this) *
-                    (ElementBytes(v1::I32) + ElementBytes(v1::F32));
-  }
-  return CheckAnswer(limits, answer_bytes);
+  MOE_RETURN_IF_ERROR(CheckRequestId());
+  MOE_ASSIGN_OR_RETURN(ServedLayer served,
+                       registry.FindLayer(request.model(), request.layer()));
+  const WireTensor states =
+      data_.Tensor(Message::kHiddenStatesFieldNumber, request.hidden_states());
+  const WireTensor ids =
+      data_.Tensor(Message::kExpertIdsFieldNumber, request.expert_ids());
+  const WireTensor weights = data_.Tensor(Message::kRoutingWeightsFieldNumber,
+                                          request.routing_weights());
+  MOE_RETURN_IF_ERROR(CheckTensors(
+      served,
+      {.hidden_states = states,
+       .expert_ids = request.has_expert_ids() ? &ids : nullptr,
+       .routing_weights = request.has_routing_weights() ? &weights : nullptr},
+      limits));
+  MOE_ASSIGN_OR_RETURN(const v1::DType output_dtype,
+                       OutputDType(request.output_dtype()));
+  constexpr AnswerPart kParts[] = {AnswerPart::kOutput, AnswerPart::kExpertIds,
+                                   AnswerPart::kRoutingWeights};
+  const bool routing = request.return_routing() && !served.layer->ffn->dense();
+  return SetAnswer(std::move(served), absl::MakeSpan(kParts, routing ? 3 : 1),
+                   output_dtype, limits);
 }
 
 absl::StatusOr<v1::DType> ForwardWireRequest::OutputDType(
     v1::DType asked) const {
   switch (asked) {
     case v1::DTYPE_UNSPECIFIED:
-      return hidden_states_.dtype;
+      return input_dtype();
     case v1::F32:
     case v1::BF16:
     case v1::F16:
@@ -143,21 +201,27 @@ absl::StatusOr<v1::DType> ForwardWireRequest::OutputDType(
   }
 }
 
-void ForwardWireRequest::Encode(int64_t first, const EngineResult& rows) {
-  using Answer = v1::ForwardResponse;
-  if (first == 0) {
-    const int64_t k = RoutingColumns(*this);
-    const AnswerBytes::TensorPlan plans[] = {
-        {Answer::kOutputFieldNumber, output_dtype_, tokens, ffn().d_model()},
-        {Answer::kExpertIdsFieldNumber, v1::I32, tokens, k},
-        {Answer::kRoutingWeightsFieldNumber, v1::F32, tokens, k}};
-    ReserveAnswer(absl::MakeSpan(plans, return_routing_ ? 3 : 1));
+int ForwardWireRequest::FieldOf(AnswerPart part) const {
+  switch (part) {
+    case AnswerPart::kExpertIds:
+      return v1::ForwardResponse::kExpertIdsFieldNumber;
+    case AnswerPart::kRoutingWeights:
+      return v1::ForwardResponse::kRoutingWeightsFieldNumber;
+    default:
+      return v1::ForwardResponse::kOutputFieldNumber;
   }
-  EncodeRows(rows.output, output_dtype_, answer_.Row(kOutput, first));
-  if (!return_routing_) return;
-  EncodeRows(rows.routing.ids, answer_.Row(kForwardIds, first));
-  EncodeRows(rows.routing.weights, v1::F32,
-             answer_.Row(kForwardWeights, first));
+}
+
+grpc::ByteBuffer ForwardWireRequest::StreamError(const absl::Status& status,
+                                                 int64_t retry_after_ms) const {
+  const grpc::Status shown = ToGrpcStatus(status);
+  v1::ForwardStreamResponse response;
+  response.mutable_response()->set_request_id(request_id());
+  response.set_code(shown.error_code());
+  response.set_message(shown.error_message());
+  response.set_retry_after_ms(retry_after_ms);
+  const grpc::Slice slice(response.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
 }
 
 absl::Status RouteWireRequest::Prepare(const grpc::ByteBuffer& message,
@@ -170,41 +234,34 @@ absl::Status RouteWireRequest::Prepare(const grpc::ByteBuffer& message,
     return NoSuchMessage("RouteRequest");
   }
   request_id_ = std::move(*request.mutable_request_id());
-  return_router_logits_ = request.return_router_logits();
-  ServedLayer served;
-  MOE_RETURN_IF_ERROR(CheckInput(
-      registry, limits, request.model(), request.layer(),
-      data_.Tensor(Message::kHiddenStatesFieldNumber, request.hidden_states()),
-      &served));
-  const FfnLayer& ffn = *served.layer->ffn;
-  if (ffn.dense()) {
+  MOE_RETURN_IF_ERROR(CheckRequestId());
+  MOE_ASSIGN_OR_RETURN(ServedLayer served,
+                       registry.FindLayer(request.model(), request.layer()));
+  const WireTensor states =
+      data_.Tensor(Message::kHiddenStatesFieldNumber, request.hidden_states());
+  MOE_RETURN_IF_ERROR(CheckTensors(served, {.hidden_states = states}, limits));
+  if (served.layer->ffn->dense()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layer: want a routed layer, ", request.layer(), " is dense"));
   }
-  SetLayer(std::move(served), /*given_k=*/0, /*route_only=*/true);
-  int64_t row_bytes =
-      ffn.top_k() * (ElementBytes(v1::I32) + ElementBytes(v1::F32));
-  if (return_router_logits_) {
-    row_bytes += ffn.num_experts() * ElementBytes(v1::F32);
-  }
-  return CheckAnswer(limits, tokens * row_bytes);
+  constexpr AnswerPart kParts[] = {AnswerPart::kExpertIds,
+                                   AnswerPart::kRoutingWeights,
+                                   AnswerPart::kRouterLogits};
+  return SetAnswer(
+      std::move(served),
+      absl::MakeSpan(kParts, request.return_router_logits() ? 3 : 2),
+      /*output_dtype=*/v1::F32, limits);
 }
 
-void RouteWireRequest::Encode(int64_t first, const EngineResult& rows) {
-  using Answer = v1::RouteResponse;
-  if (first == 0) {
-    const int64_t k = ffn().top_k();
-    const AnswerBytes::TensorPlan plans[] = {
-        {Answer::kExpertIdsFieldNumber, v1::I32, tokens, k},
-        {Answer::kRoutingWeightsFieldNumber, v1::F32, tokens, k},
-        {Answer::kRouterLogitsFieldNumber, v1::F32, tokens,
-         ffn().num_experts()}};
-    ReserveAnswer(absl::MakeSpan(plans, return_router_logits_ ? 3 : 2));
+int RouteWireRequest::FieldOf(AnswerPart part) const {
+  switch (part) {
+    case AnswerPart::kExpertIds:
+      return v1::RouteResponse::kExpertIdsFieldNumber;
+    case AnswerPart::kRoutingWeights:
+      return v1::RouteResponse::kRoutingWeightsFieldNumber;
+    default:
+      return v1::RouteResponse::kRouterLogitsFieldNumber;
   }
-  EncodeRows(rows.routing.ids, answer_.Row(kRouteIds, first));
-  EncodeRows(rows.routing.weights, v1::F32, answer_.Row(kRouteWeights, first));
-  if (!return_router_logits_) return;
-  EncodeRows(rows.router_logits, v1::F32, answer_.Row(kLogits, first));
 }
 
 }  // namespace moe

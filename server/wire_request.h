@@ -1,5 +1,5 @@
 // Engine requests made of wire messages: checks them, and moves rows between
-// messages and batches.
+// messages and batches. What is the same in every protocol is in WireRequest.
 
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -25,78 +26,120 @@ struct ServiceLimits {
   int64_t max_request_tokens = 0;
 };
 
-// Base of the two kinds of request.
+// The matrices that an answer may have.
+enum class AnswerPart : uint8_t {
+  kOutput,
+  kExpertIds,
+  kRoutingWeights,
+  kRouterLogits
+};
+
+// A request to run a layer, or its router. Subclasses say how it and its answer
+// are written.
 class WireRequest : public EngineRequest {
  public:
+  // Parses and checks a message, whose slices the object keeps. Once.
+  // Errors: INVALID_ARGUMENT, UNIMPLEMENTED naming the field; those of
+  // ModelRegistry::FindLayer.
+  virtual absl::Status Prepare(const grpc::ByteBuffer& message,
+                               const ModelRegistry& registry,
+                               const ServiceLimits& limits) = 0;
+
   void Decode(int64_t first, Matrix hidden_states) const final;
   void DecodeRouting(int64_t first, MatrixView<int32_t> ids,
                      Matrix weights) const final;
+  void Encode(int64_t first, const EngineResult& rows) final;
 
   // The answer, once the last rows have been encoded.
   grpc::ByteBuffer TakeAnswer() { return answer_.Take(); }
   const std::string& request_id() const { return request_id_; }
 
  protected:
-  // answer_field: field of the message that the answer is part of; 0 = none.
-  explicit WireRequest(int answer_field) : answer_field_(answer_field) {}
+  // The tensors of a request, wherever they are; the routing is given by both
+  // or neither.
+  struct Tensors {
+    const WireTensor& hidden_states;
+    const WireTensor* expert_ids = nullptr;
+    const WireTensor* routing_weights = nullptr;
+  };
 
-  // Checks the hidden states and finds the layer.
-  absl::Status CheckInput(const ModelRegistry& registry,
-                          const ServiceLimits& limits, const std::string& model,
-                          int32_t layer_index, const WireTensor& hidden_states,
-                          ServedLayer* layer);
-  // Sets `bytes` for an answer with `answer_bytes` of tensors.
-  // Errors: INVALID_ARGUMENT if they don't fit into a message.
-  absl::Status CheckAnswer(const ServiceLimits& limits, int64_t answer_bytes);
-  // Lays out the answer.
-  void ReserveAnswer(absl::Span<const AnswerBytes::TensorPlan> tensors) {
-    answer_.Reserve(request_id_, tensors, answer_field_);
-  }
+  absl::Status CheckRequestId();
+  // Checks the tensors against the layer.
+  absl::Status CheckTensors(const ServedLayer& served, const Tensors& tensors,
+                            const ServiceLimits& limits);
+  // Sets what will be answered, and thereby `key` and `bytes`. Without an
+  // output, the router alone runs. After CheckTensors.
+  // Errors: INVALID_ARGUMENT if the answer does not fit into a message.
+  absl::Status SetAnswer(ServedLayer served, absl::Span<const AnswerPart> parts,
+                         v1::DType output_dtype, const ServiceLimits& limits);
 
-  TensorData data_;
+  // Makes room in `answer` for all answer_parts(), in their order.
+  virtual void LayOut(AnswerBytes& answer) const = 0;
+  absl::Span<const AnswerPart> answer_parts() const { return parts_; }
+  // Of a part: [tokens, columns].
+  v1::DType DTypeOf(AnswerPart part) const;
+  int64_t ColumnsOf(AnswerPart part) const;
+  // That of the hidden states. After CheckTensors.
+  v1::DType input_dtype() const { return hidden_states_.dtype; }
+
   std::string request_id_;
+
+ private:
   WireMatrix hidden_states_;
   std::optional<WireRouting> routing_;  // given by the caller
+  absl::InlinedVector<AnswerPart, 4> parts_;
+  v1::DType output_dtype_ = v1::F32;
   AnswerBytes answer_;
+};
+
+// A request of moe.v1.
+class MoeWireRequest : public WireRequest {
+ protected:
+  // answer_field: field of the message that the answer is part of; 0 = none.
+  explicit MoeWireRequest(int answer_field) : answer_field_(answer_field) {}
+
+  void LayOut(AnswerBytes& answer) const final;
+  // The field of the answer that holds a part.
+  virtual int FieldOf(AnswerPart part) const = 0;
+
+  TensorData data_;
 
  private:
   const int answer_field_;
 };
 
-// Runs a layer.
-class ForwardWireRequest : public WireRequest {
+// v1::ForwardRequest to v1::ForwardResponse: runs a layer.
+class ForwardWireRequest : public MoeWireRequest {
  public:
-  explicit ForwardWireRequest(int answer_field = 0)
-      : WireRequest(answer_field) {}
+  ForwardWireRequest() : MoeWireRequest(0) {}
+  // For ForwardStream.
+  struct Streamed {};
+  explicit ForwardWireRequest(Streamed /*unused*/)
+      : MoeWireRequest(v1::ForwardStreamResponse::kResponseFieldNumber) {}
 
-  // message: a v1::ForwardRequest; the object keeps its slices.
-  // Errors: INVALID_ARGUMENT, UNIMPLEMENTED naming the field; those of
-  // ModelRegistry::FindLayer. Call it once.
   absl::Status Prepare(const grpc::ByteBuffer& message,
                        const ModelRegistry& registry,
-                       const ServiceLimits& limits);
-  void Encode(int64_t first, const EngineResult& rows) override;
+                       const ServiceLimits& limits) override;
+  // The v1::ForwardStreamResponse of a request that failed.
+  grpc::ByteBuffer StreamError(const absl::Status& status,
+                               int64_t retry_after_ms) const;
 
  private:
+  int FieldOf(AnswerPart part) const override;
   absl::StatusOr<v1::DType> OutputDType(v1::DType asked) const;
-
-  v1::DType output_dtype_ = v1::F32;
-  bool return_routing_ = false;
 };
 
-// Chooses experts.
-class RouteWireRequest : public WireRequest {
+// v1::RouteRequest to v1::RouteResponse: chooses experts.
+class RouteWireRequest : public MoeWireRequest {
  public:
-  explicit RouteWireRequest(int answer_field = 0) : WireRequest(answer_field) {}
+  RouteWireRequest() : MoeWireRequest(0) {}
 
-  // message: a v1::RouteRequest. As ForwardWireRequest::Prepare.
   absl::Status Prepare(const grpc::ByteBuffer& message,
                        const ModelRegistry& registry,
-                       const ServiceLimits& limits);
-  void Encode(int64_t first, const EngineResult& rows) override;
+                       const ServiceLimits& limits) override;
 
  private:
-  bool return_router_logits_ = false;
+  int FieldOf(AnswerPart part) const override;
 };
 
 }  // namespace moe

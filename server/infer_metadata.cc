@@ -1,0 +1,101 @@
+#include "server/infer_metadata.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace moe {
+namespace {
+
+constexpr absl::string_view kPlatform = "moe_ffn";
+
+struct NamedTensor {
+  absl::string_view name;
+  v1::DType dtype;
+  int64_t columns;  // -1 = any number
+  bool optional;    // as an input
+};
+
+// What goes in; what comes out has "output" in place of "hidden_states".
+std::vector<NamedTensor> Tensors(const InferTarget& target,
+                                 absl::string_view states_name) {
+  std::vector<NamedTensor> tensors = {{states_name, v1::F32,
+                                       target.served->model->spec().d_model,
+                                       /*optional=*/false}};
+  if (target.routed()) {
+    tensors.push_back({"expert_ids", v1::I32, -1, /*optional=*/true});
+    tensors.push_back({"routing_weights", v1::F32, -1, /*optional=*/true});
+  }
+  return tensors;
+}
+
+inference::DataType ConfigType(v1::DType dtype) {
+  return dtype == v1::I32 ? inference::TYPE_INT32 : inference::TYPE_FP32;
+}
+
+std::string LayerList(const InferTarget& target) {
+  if (target.layer.has_value()) return absl::StrCat(*target.layer);
+  return absl::StrJoin(target.served->model->layers(), ",",
+                       [](std::string* out, const ModelLayer& layer) {
+                         absl::StrAppend(out, layer.index);
+                       });
+}
+
+}  // namespace
+
+void DescribeMetadata(const InferTarget& target, absl::string_view name,
+                      const ServiceLimits& limits,
+                      inference::ModelMetadataResponse* metadata) {
+  metadata->set_name(std::string(name));
+  metadata->add_versions(std::string(kInferVersion));
+  metadata->set_platform(std::string(kPlatform));
+  const auto fill = [](const NamedTensor& info, auto* tensor) {
+    tensor->set_name(std::string(info.name));
+    tensor->set_datatype(std::string(InferDatatype(info.dtype)));
+    tensor->add_shape(-1);
+    tensor->add_shape(info.columns);
+  };
+  for (const NamedTensor& info : Tensors(target, "hidden_states")) {
+    fill(info, metadata->add_inputs());
+  }
+  for (const NamedTensor& info : Tensors(target, "output")) {
+    fill(info, metadata->add_outputs());
+  }
+  auto& properties = *metadata->mutable_properties();
+  properties.insert({"family", target.served->model->spec().family});
+  properties.insert({"weight_format", target.served->weight_format});
+  properties.insert({"layers", LayerList(target)});
+  properties.insert(
+      {"max_request_tokens", absl::StrCat(limits.max_request_tokens)});
+  properties.insert(
+      {"max_message_bytes", absl::StrCat(limits.max_message_bytes)});
+}
+
+void DescribeConfig(const InferTarget& target, absl::string_view name,
+                    const ServiceLimits& limits,
+                    inference::ModelConfig* config) {
+  config->set_name(std::string(name));
+  config->set_platform(std::string(kPlatform));
+  config->set_backend(std::string(kPlatform));
+  config->set_max_batch_size(static_cast<int32_t>(std::min<int64_t>(
+      limits.max_request_tokens, std::numeric_limits<int32_t>::max())));
+  for (const NamedTensor& info : Tensors(target, "hidden_states")) {
+    inference::ModelInput& input = *config->add_input();
+    input.set_name(std::string(info.name));
+    input.set_data_type(ConfigType(info.dtype));
+    input.add_dims(info.columns);
+    input.set_optional(info.optional);
+  }
+  for (const NamedTensor& info : Tensors(target, "output")) {
+    inference::ModelOutput& output = *config->add_output();
+    output.set_name(std::string(info.name));
+    output.set_data_type(ConfigType(info.dtype));
+    output.add_dims(info.columns);
+  }
+}
+
+}  // namespace moe

@@ -1,0 +1,22 @@
+// Models as the Open Inference Protocol describes them.
+//
+// Thread-safe: pure functions.
+
+#pragma once
+
+#include "absl/strings/string_view.h"
+#include "inference/inference.pb.h"
+#include "server/infer_request.h"
+#include "server/wire_request.h"
+
+namespace moe {
+
+// name: the one that the caller used.
+void DescribeMetadata(const InferTarget& target, absl::string_view name,
+                      const ServiceLimits& limits,
+                      inference::ModelMetadataResponse* metadata);
+void DescribeConfig(const InferTarget& target, absl::string_view name,
+                    const ServiceLimits& limits,
+                    inference::ModelConfig* config);
+
+}  // namespace moe

@@ -1,0 +1,241 @@
+#include "server/rpc_calls.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/grpc_status.h"
+
+namespace moe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Trailing metadata of RESOURCE_EXHAUSTED: retry policies of gRPC clients obey
+// it, others may read it.
+constexpr char kRetryPushback[] = "grpc-retry-pushback-ms";
+
+// A stream reads no further while that many of its requests are unanswered, or
+// as many bytes as fit into one message.
+constexpr size_t kMaxStreamRequests = 32;
+
+}  // namespace
+
+SteadyTime ToSteady(std::chrono::system_clock::time_point deadline) {
+  // Compared in seconds: "never" would overflow.
+  const std::chrono::duration<double> left =
+      std::chrono::duration<double>(deadline.time_since_epoch()) -
+      std::chrono::duration<double>(
+          std::chrono::system_clock::now().time_since_epoch());
+  constexpr double kForever = 1e9;  // seconds
+  if (left.count() > kForever) return SteadyTime::max();
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
+}
+
+void AddRetryPushback(const Engine& engine,
+                      grpc::CallbackServerContext& context) {
+  context.AddTrailingMetadata(kRetryPushback,
+                              absl::StrCat(engine.RetryAfter().count()));
+}
+
+void UnaryCall::Answer(const absl::Status& status) {
+  timer_.Done(status.code());
+  grpc::ServerUnaryReactor::Finish(ToGrpcStatus(status));
+}
+
+absl::Status RpcHost::Authorize(
+    const grpc::CallbackServerContext& context) const {
+  if (tokens_ == nullptr) return absl::OkStatus();
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find("authorization");
+  if (found != metadata.end() &&
+      tokens_->AcceptsHeader(
+          absl::string_view(found->second.data(), found->second.size()))) {
+    return absl::OkStatus();
+  }
+  return absl::UnauthenticatedError(
+      "authorization: want \"Bearer TOKEN\" with a token of this server");
+}
+
+grpc::ServerUnaryReactor* RpcHost::AnswerNow(
+    Method method, grpc::CallbackServerContext* context,
+    absl::FunctionRef<absl::Status()> fill) {
+  auto* call = std::make_unique<UnaryCall>(method, metrics_)
+                   .release();  // owns itself until OnDone
+  absl::Status status = Authorize(*context);
+  if (status.ok()) status = fill();
+  call->Answer(status);
+  return call;
+}
+
+void RpcHost::Begin(std::shared_ptr<StreamCall> stream,
+                    const grpc::CallbackServerContext& context) {
+  StreamCall* call = stream.get();
+  bool draining = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    draining = draining_;
+    streams_.emplace(call, std::move(stream));
+  }
+  const absl::Status status = Authorize(context);
+  if (!status.ok()) {
+    call->Refuse(status);
+  } else if (draining) {
+    call->Drain();
+  } else {
+    call->Act();
+  }
+}
+
+void RpcHost::StreamDone(StreamCall* stream) {
+  std::shared_ptr<StreamCall> last;  // is destroyed without the lock
+  absl::MutexLock lock(&mutex_);
+  const auto found = streams_.find(stream);
+  last = std::move(found->second);
+  streams_.erase(found);
+}
+
+void RpcHost::BeginDrain() {
+  std::vector<std::shared_ptr<StreamCall>> streams;
+  {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+    for (const auto& [stream, owned] : streams_) streams.push_back(owned);
+  }
+  for (const auto& stream : streams) stream->Drain();
+}
+
+bool RpcHost::WaitUntilIdle(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return num_calls_ == 0;
+  };
+  return mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+}
+
+void StreamCall::Refuse(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    finished_ = true;
+  }
+  Finish(ToGrpcStatus(status));
+}
+
+void StreamCall::Drain() {
+  {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+  }
+  Act();
+}
+
+bool StreamCall::MayRead() const {
+  return !reading_ && !reads_done_ && !draining_ &&
+         entries_.size() < kMaxStreamRequests &&
+         bytes_ < host_.limits().max_message_bytes;
+}
+
+absl::Status StreamCall::FinalStatus() const {
+  if (reads_done_) return absl::OkStatus();
+  return absl::UnavailableError("server is draining; retry elsewhere");
+}
+
+void StreamCall::Act() {
+  // gRPC may call back from within Start..., and after Finish the object may be
+  // gone at any time: no call with the lock held, one thread at a time here,
+  // and Finish is the last thing to be done.
+  while (true) {
+    bool read = false;
+    const grpc::ByteBuffer* write = nullptr;
+    bool finish = false;
+    absl::Status final_status;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (acting_ || finished_) return;  // who acts will look again
+      if (MayFinish()) {
+        finished_ = finish = true;
+        final_status = FinalStatus();
+      } else {
+        if (MayRead()) reading_ = read = true;
+        if (MayWrite()) {
+          writing_ = true;
+          write = &entries_.front()->answer_bytes_;
+        }
+        if (!read && write == nullptr) return;
+        acting_ = true;
+      }
+    }
+    if (finish) return Finish(ToGrpcStatus(final_status));
+    if (read) StartRead(&incoming_);
+    if (write != nullptr) StartWrite(write);
+    absl::MutexLock lock(&mutex_);
+    acting_ = false;
+  }
+}
+
+void StreamCall::OnReadDone(bool ok) {
+  if (ok) {
+    std::unique_ptr<Entry> owned = NewEntry();
+    Entry* entry = owned.get();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (finished_) return;  // read too late: the stream has been drained
+      entries_.push_back(std::move(owned));
+    }
+    entry->Start(incoming_);
+    incoming_.Clear();
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    reading_ = false;
+    if (!ok) reads_done_ = true;
+  }
+  Act();
+}
+
+void StreamCall::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    PopEntry();
+    if (!ok) {
+      // The caller is gone. What is answered goes at once, the rest follows as
+      // the engine drops it.
+      cancelled_.store(true, std::memory_order_relaxed);
+      reads_done_ = true;
+    }
+  }
+  Act();
+}
+
+void StreamCall::PopEntry() {
+  const int64_t bytes = entries_.front()->admitted_bytes_;
+  bytes_ -= bytes;
+  host_.engine().Release(bytes);
+  entries_.pop_front();
+}
+
+absl::Status StreamCall::Submit(Entry* entry, EngineRequest* request) {
+  const int64_t bytes = request->bytes;
+  {
+    absl::MutexLock lock(&mutex_);
+    entry->admitted_bytes_ = bytes;
+    bytes_ += bytes;
+  }
+  absl::Status status = host_.engine().Submit(request);
+  if (!status.ok()) {
+    absl::MutexLock lock(&mutex_);
+    entry->admitted_bytes_ = 0;  // not admitted: nothing to release
+    bytes_ -= bytes;
+  }
+  return status;
+}
+
+void StreamCall::Answered(Entry* entry) {
+  {
+    absl::MutexLock lock(&mutex_);
+    entry->answered_ = true;
+  }
+  Act();
+}
+
+}  // namespace moe
