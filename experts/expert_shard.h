@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "experts/base/matrix_view.h"
 #include "experts/expert_spec.h"
+#include "experts/weights_bytes.h"
 
 namespace moe {
 
@@ -32,6 +33,9 @@ class ExpertShard {
 
   virtual const ExpertSpec& spec() const = 0;
   virtual int64_t num_experts() const = 0;
+  // Memory that the learned parameters take in this process: nothing for those
+  // of others.
+  virtual WeightsBytes weights() const { return {}; }
 
   // out[i] = expert(hidden_states[rows[i]] * input_scales[i]) for each
   // assignment i.

@@ -164,6 +164,17 @@ void LocalExpertShard::PackBiases(absl::Span<const StoredExpert> experts) {
   }
 }
 
+WeightsBytes LocalExpertShard::weights() const {
+  WeightsBytes bytes;
+  for (const PackedExpert& expert : experts_) {
+    for (const PackedMatrix* matrix : {&expert.up, &expert.down}) {
+      bytes[matrix->layout.format] += BytesOf(*matrix);
+    }
+  }
+  bytes[WeightFormat::kF32] += biases_.size() * int64_t{sizeof(float)};
+  return bytes;
+}
+
 absl::Status LocalExpertShard::Forward(const ExpertBatch& batch, Matrix out) {
   MOE_DCHECK(static_cast<int64_t>(batch.offsets.size()) == num_experts() + 1);
   MOE_DCHECK(out.rows() == static_cast<int64_t>(batch.rows.size()) &&

@@ -51,11 +51,8 @@ class LocalExpertShard final : public ExpertShard {
   int64_t num_experts() const override {
     return static_cast<int64_t>(experts_.size());
   }
-  // Memory that the learned parameters take.
-  int64_t weights_bytes() const {
-    return weights_.size() - kPackedSlack +
-           biases_.size() * int64_t{sizeof(float)};
-  }
+  WeightsBytes weights() const override;
+  int64_t weights_bytes() const { return weights().total(); }
 
   absl::Status Forward(const ExpertBatch& batch, Matrix out) override;
 

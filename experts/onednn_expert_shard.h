@@ -33,10 +33,13 @@ class OneDnnExpertShard final : public ExpertShard {
   int64_t num_experts() const override {
     return static_cast<int64_t>(experts_.size());
   }
-  // Memory that the learned parameters take.
-  int64_t weights_bytes() const {
-    return num_experts() * spec_.parameters() * int64_t{sizeof(float)};
+  WeightsBytes weights() const override {
+    WeightsBytes bytes;
+    bytes[WeightFormat::kF32] =
+        num_experts() * spec_.parameters() * int64_t{sizeof(float)};
+    return bytes;
   }
+  int64_t weights_bytes() const { return weights().total(); }
 
   absl::Status Forward(const ExpertBatch& batch, Matrix out) override;
 

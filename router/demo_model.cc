@@ -85,7 +85,7 @@ std::unique_ptr<Model> MakeDemoModel(Executor& executor,
   spec.family = "demo";
   spec.d_model = kDModel;
   std::vector<ModelLayer> layers;
-  int64_t weights_bytes = 0;
+  WeightsBytes weights;
   for (int index = 0; index < 3; ++index) {
     const bool dense = index == 2;
     LayerSpec layer;
@@ -104,20 +104,19 @@ std::unique_ptr<Model> MakeDemoModel(Executor& executor,
           .weight = {}, .bias = {}, .out = kNumExperts, .in = kDModel};
       parts.rule = layer.rule;
       parts.gate = DemoGate(index);
-      weights_bytes += parts.gate->weights_bytes();
+      weights[WeightFormat::kF32] += parts.gate->weights_bytes();
     }
     const DemoExperts experts(layer.experts.expert, layer.experts.num_experts,
                               index);
     auto shard =
         LocalExpertShard::Load(layer.experts.expert, experts.experts(),
                                WeightFormat::kF32, executor, workspace);
-    weights_bytes += shard->weights_bytes();
+    weights += shard->weights();
     parts.experts = std::move(shard);
     layers.push_back({index, std::make_unique<FfnLayer>(std::move(parts))});
     spec.layers.push_back(std::move(layer));
   }
-  return std::make_unique<Model>(std::move(spec), std::move(layers),
-                                 weights_bytes);
+  return std::make_unique<Model>(std::move(spec), std::move(layers), weights);
 }
 
 }  // namespace moe

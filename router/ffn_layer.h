@@ -107,6 +107,9 @@ class FfnLayer {
     return dense() ? expert_spec().d_model : parts_.gate->d_model();
   }
   const ExpertSpec& expert_spec() const { return parts_.experts->spec(); }
+  // The routed experts, or the one dense FFN.
+  const ExpertShard& experts() const { return *parts_.experts; }
+  // Null if there is none.
   const ExpertShard* shared_expert() const {
     return parts_.shared_expert.get();
   }

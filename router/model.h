@@ -15,6 +15,7 @@
 #include "experts/expert_engine.h"
 #include "experts/local_expert_shard.h"
 #include "experts/weight_format.h"
+#include "experts/weights_bytes.h"
 #include "router/ffn_layer.h"
 #include "router/model_spec.h"
 
@@ -29,21 +30,21 @@ struct ModelLayer {
 // FfnLayer).
 class Model {
  public:
-  Model(ModelSpec spec, std::vector<ModelLayer> layers, int64_t weights_bytes)
-      : spec_(std::move(spec)),
-        layers_(std::move(layers)),
-        weights_bytes_(weights_bytes) {}
+  Model(ModelSpec spec, std::vector<ModelLayer> layers,
+        const WeightsBytes& weights)
+      : spec_(std::move(spec)), layers_(std::move(layers)), weights_(weights) {}
 
   const ModelSpec& spec() const { return spec_; }
   // As spec().layers, in the same order.
   const std::vector<ModelLayer>& layers() const { return layers_; }
   // Memory of all weights.
-  int64_t weights_bytes() const { return weights_bytes_; }
+  const WeightsBytes& weights() const { return weights_; }
+  int64_t weights_bytes() const { return weights_.total(); }
 
  private:
   ModelSpec spec_;
   std::vector<ModelLayer> layers_;
-  int64_t weights_bytes_;
+  WeightsBytes weights_;
 };
 
 struct LoadOptions {

@@ -154,9 +154,9 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     opened.push_back(*std::move(open));
   }
 
-  int64_t weights_bytes = 0;
+  WeightsBytes weights;
   const auto count_bytes = [&](auto shard) -> std::unique_ptr<ExpertShard> {
-    weights_bytes += shard->weights_bytes();
+    weights += shard->weights();
     return shard;
   };
   const auto load = [&](const ExpertSetSpec& set,
@@ -181,12 +181,11 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     if (layer.shared_expert) {
       open.parts.shared_expert = load(*layer.shared_expert, open.shared_expert);
     }
-    weights_bytes += GateBytes(open.parts);
+    weights[WeightFormat::kF32] += GateBytes(open.parts);
     layers.push_back(
         {layer.index, std::make_unique<FfnLayer>(std::move(open.parts))});
   }
-  return std::make_unique<Model>(std::move(spec), std::move(layers),
-                                 weights_bytes);
+  return std::make_unique<Model>(std::move(spec), std::move(layers), weights);
 }
 
 }  // namespace moe

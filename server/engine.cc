@@ -82,6 +82,7 @@ absl::Status Engine::Submit(EngineRequest* request) {
           options_.batching.max_queue_tokens, "; retry later"));
     }
     bytes_.fetch_add(request->bytes, std::memory_order_relaxed);
+    metrics_->AddQueueBytes(request->bytes);
     metrics_->SetQueueTokens(queue_.tokens());
   }
   work_.Signal();
@@ -173,7 +174,10 @@ void Engine::RunBatch(const Batch& batch) {
     metrics_->BatchDone(stats, decode_seconds_, SecondsSince(encode_start),
                         batch.tokens,
                         static_cast<int64_t>(batch.slices.size()));
-    if (!route_only) CountExpertTokens(layer);
+    if (!route_only) {
+      layer.metrics->BatchDone(stats, batch.tokens,
+                               workspace_.expert_offsets());
+    }
   }
   // A running mean over the last batches.
   const double rate =
@@ -249,16 +253,6 @@ void Engine::EncodeBatch(const Batch& batch, const absl::Status& computed,
                      .weights =
                          rows_of(result.routing.weights, first, slice.count)},
          .router_logits = rows_of(result.router_logits, first, slice.count)});
-  }
-}
-
-void Engine::CountExpertTokens(const ServedLayer& layer) const {
-  const auto& counters = layer.metrics->expert_tokens;
-  if (counters.empty()) return;  // dense
-  const auto offsets = workspace_.expert_offsets();
-  for (size_t e = 0; e + 1 < offsets.size(); ++e) {
-    const int32_t tokens = offsets[e + 1] - offsets[e];
-    if (tokens > 0) counters[e]->Increment(tokens);
   }
 }
 

@@ -105,6 +105,7 @@ class Engine {
   // Gives back the bytes of an admitted request, once its answer has been sent.
   void Release(int64_t bytes) {
     bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+    metrics_->AddQueueBytes(-bytes);
   }
 
   // How long what waits now will take, judged by the batches so far: when to
@@ -124,7 +125,6 @@ class Engine {
                        EngineResult* result, ForwardStats* stats);
   void EncodeBatch(const Batch& batch, const absl::Status& computed,
                    const EngineResult& result);
-  void CountExpertTokens(const ServedLayer& layer) const;
 
   const EngineOptions options_;
   Metrics* const metrics_;

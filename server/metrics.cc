@@ -1,11 +1,16 @@
 #include "server/metrics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "experts/kernels/kernels.h"
 #include "experts/matmul_onednn.h"
+#include "experts/weight_format.h"
+#include "server/process_metrics.h"
 #include "server/version.h"
 
 namespace moe {
@@ -14,7 +19,11 @@ namespace {
 using prometheus::BuildCounter;
 using prometheus::BuildGauge;
 using prometheus::BuildHistogram;
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
 using prometheus::Histogram;
+using prometheus::Registry;
 
 constexpr std::array<const char*, kNumMethods> kMethodNames = {
     "Forward",    "ForwardStream",    "Route",         "ListModels", "GetModel",
@@ -39,14 +48,108 @@ Histogram::BucketBoundaries SecondsBuckets() { return Doubling(1e-6, 25); }
 // 1, 2, 4, ... 65536.
 Histogram::BucketBoundaries CountBuckets() { return Doubling(1, 17); }
 
+// Batches of about that many rows of a layer make its balancedness: an expert
+// of 256, of which each row takes 8, then has seen 500, and chance alone moves
+// the largest by an eighth.
+constexpr double kRecentTokens = 16'384;
+
+Family<Counter>& CounterFamily(Registry& registry, const char* name,
+                               const char* help) {
+  return BuildCounter().Name(name).Help(help).Register(registry);
+}
+Family<Gauge>& GaugeFamily(Registry& registry, const char* name,
+                           const char* help) {
+  return BuildGauge().Name(name).Help(help).Register(registry);
+}
+Gauge* OneGauge(Registry& registry, const char* name, const char* help) {
+  return &GaugeFamily(registry, name, help).Add({});
+}
+
+prometheus::Labels OfModel(absl::string_view model) {
+  return {{"model", std::string(model)}};
+}
+
 }  // namespace
+
+absl::StatusOr<ExpertMetrics> ParseExpertMetrics(absl::string_view name) {
+  if (name == "auto") return ExpertMetrics::kAuto;
+  if (name == "full") return ExpertMetrics::kFull;
+  if (name == "layer") return ExpertMetrics::kLayer;
+  if (name == "off") return ExpertMetrics::kOff;
+  return absl::InvalidArgumentError(
+      absl::StrCat("want auto, full, layer or off, got \"", name, "\""));
+}
+
+LayerCost CostOf(const ModelLayer& layer) {
+  const ExpertShard& experts = layer.ffn->experts();
+  LayerCost cost{
+      .layer = layer.index,
+      .num_experts = layer.ffn->num_experts(),
+      .expert_bytes = static_cast<double>(experts.weights().total()) /
+                      static_cast<double>(experts.num_experts()),
+      .expert_flops = static_cast<double>(experts.spec().flops_per_row())};
+  if (const ExpertShard* shared = layer.ffn->shared_expert()) {
+    cost.shared_bytes = static_cast<double>(shared->weights().total());
+    cost.shared_flops = static_cast<double>(shared->spec().flops_per_row());
+  }
+  return cost;
+}
+
+void LayerMetrics::BatchDone(const ForwardStats& stats, int64_t tokens,
+                             absl::Span<const int32_t> expert_offsets) {
+  const auto rows = static_cast<double>(tokens);
+  double bytes = tokens > 0 ? cost_.shared_bytes : 0;
+  double flops = rows * cost_.shared_flops;
+  for (size_t e = 0; e + 1 < expert_offsets.size(); ++e) {
+    if (expert_offsets[e + 1] > expert_offsets[e]) bytes += cost_.expert_bytes;
+  }
+  if (!expert_offsets.empty()) {
+    flops += expert_offsets.back() * cost_.expert_flops;
+  }
+  const double seconds =
+      stats.stage_seconds[static_cast<size_t>(Stage::kExperts)];
+  expert_seconds_->Increment(seconds);
+  expert_bytes_->Increment(bytes);
+  expert_flops_->Increment(flops);
+  if (rates_.read_gb_per_s > 0 && rates_.peak_gflop_per_s > 0) {
+    roofline_seconds_->Increment(
+        std::max(bytes / (1e9 * rates_.read_gb_per_s),
+                 flops / (1e9 * rates_.peak_gflop_per_s)));
+  }
+  if (tokens_ == nullptr) return;
+  tokens_->Increment(rows);
+  seconds_->Increment(std::accumulate(stats.stage_seconds.begin(),
+                                      stats.stage_seconds.end(), 0.0));
+  if (balancedness_ != nullptr) CountExperts(tokens, expert_offsets);
+}
+
+void LayerMetrics::CountExperts(int64_t tokens,
+                                absl::Span<const int32_t> expert_offsets) {
+  const double fade = std::exp(-static_cast<double>(tokens) / kRecentTokens);
+  // Experts that compute nothing come after those that do, and are not in the
+  // offsets.
+  const size_t num_experts = expert_offsets.size() - 1;
+  double sum = 0;
+  double most = 0;
+  for (size_t e = 0; e < num_experts; ++e) {
+    const int32_t rows = expert_offsets[e + 1] - expert_offsets[e];
+    if (rows > 0 && !expert_tokens_.empty()) expert_tokens_[e]->Increment(rows);
+    recent_[e] = recent_[e] * fade + rows;
+    sum += recent_[e];
+    most = std::max(most, recent_[e]);
+  }
+  if (most > 0) {
+    balancedness_->Set(sum / (static_cast<double>(num_experts) * most));
+  }
+}
 
 std::string CodeName(absl::StatusCode code) {
   return absl::StatusCodeToString(code);
 }
 
-Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
-  prometheus::Registry& r = *registry_;
+Metrics::Metrics(ExpertMetrics detail)
+    : detail_(detail), registry_(std::make_shared<Registry>()) {
+  Registry& r = *registry_;
   auto& requests = BuildCounter()
                        .Name("moe_requests_total")
                        .Help("Requests answered, by method and status code.")
@@ -55,7 +158,15 @@ Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
                        .Name("moe_request_duration_seconds")
                        .Help("Time from receiving a request to its answer.")
                        .Register(r);
+  auto& received = CounterFamily(
+      r, "moe_received_bytes_total",
+      "Bytes of requests that carry tensors, as protocol buffers.");
+  auto& sent = CounterFamily(
+      r, "moe_sent_bytes_total",
+      "Bytes of answers that carry tensors, as protocol buffers.");
   for (size_t m = 0; m < kNumMethods; ++m) {
+    received_bytes_[m] = &received.Add({{"method", kMethodNames[m]}});
+    sent_bytes_[m] = &sent.Add({{"method", kMethodNames[m]}});
     for (size_t code = 0; code < requests_[m].size(); ++code) {
       requests_[m][code] = &requests.Add(
           {{"method", kMethodNames[m]},
@@ -109,6 +220,13 @@ Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
                        .Help("Tokens admitted and waiting for the engine.")
                        .Register(r)
                        .Add({});
+  queue_bytes_ =
+      OneGauge(r, "moe_queue_bytes",
+               "Bytes of requests and answers, from admission until sent.");
+  max_queue_tokens_ =
+      OneGauge(r, "moe_max_queue_tokens", "The flag --max_queue_tokens.");
+  max_queue_bytes_ =
+      OneGauge(r, "moe_max_queue_bytes", "The flag --max_queue_bytes.");
   queue_wait_ = &BuildHistogram()
                      .Name("moe_queue_wait_seconds")
                      .Help("Time a request waited for the engine.")
@@ -118,10 +236,33 @@ Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
                         .Name("moe_expert_tokens_total")
                         .Help("Tokens sent to each expert.")
                         .Register(r);
-  model_weights_bytes_ = &BuildGauge()
-                              .Name("moe_model_weights_bytes")
-                              .Help("Memory of a model's weights.")
-                              .Register(r);
+  layer_tokens_ = &CounterFamily(r, "moe_layer_tokens_total",
+                                 "Tokens that ran through a layer.");
+  layer_seconds_ =
+      &CounterFamily(r, "moe_layer_seconds_total",
+                     "Time that batches took in a layer, from gate to "
+                     "combine.");
+  balancedness_ = &GaugeFamily(
+      r, "moe_expert_load_balancedness",
+      "Mean over maximum of the tokens per expert of a layer, over about its "
+      "last 16384 tokens; 1 = even, and before the first.");
+  expert_seconds_ =
+      &CounterFamily(r, "moe_expert_seconds_total",
+                     "Time that the experts of a model computed.");
+  expert_bytes_ = &CounterFamily(
+      r, "moe_expert_read_bytes_total",
+      "Weights of the experts that batches visited, each once a batch.");
+  expert_flops_ =
+      &CounterFamily(r, "moe_expert_flops_total",
+                     "Floating point operations of the experts of a model.");
+  roofline_seconds_ = &CounterFamily(
+      r, "moe_expert_roofline_seconds_total",
+      "The least time that the experts could have taken on this machine.");
+  model_ready_ = &GaugeFamily(r, "moe_model_ready",
+                              "1 = the model answers, 0 = it is being loaded.");
+  model_weights_bytes_ =
+      &GaugeFamily(r, "moe_model_weights_bytes",
+                   "Memory of a model's weights, by weight format.");
   model_load_duration_ = &BuildGauge()
                               .Name("moe_model_load_duration_seconds")
                               .Help("Time that loading a model took.")
@@ -140,43 +281,44 @@ Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
                           .Register(r);
   tls_reloads_ok_ = &tls_reloads.Add({{"result", "ok"}});
   tls_reloads_failed_ = &tls_reloads.Add({{"result", "failed"}});
-  threads_ = &BuildGauge()
-                  .Name("moe_compute_threads")
-                  .Help("Threads that compute.")
-                  .Register(r)
-                  .Add({});
-  quota_ = &BuildGauge()
-                .Name("moe_cgroup_quota_cpus")
-                .Help("CPU quota of the cgroup in CPUs, 0 if there is none.")
-                .Register(r)
-                .Add({});
+  tls_expiry_ = &GaugeFamily(
+      r, "moe_tls_certificate_expiry_timestamp_seconds",
+      "When the certificate in use expires, in seconds since 1970.");
+  serving_ = OneGauge(r, "moe_serving",
+                      "1 = health says SERVING, 0 = loading or draining.");
+  threads_ = OneGauge(r, "moe_compute_threads", "Threads that compute.");
+  quota_ = OneGauge(r, "moe_cgroup_quota_cpus",
+                    "CPU quota of the cgroup in CPUs, 0 if there is none.");
+  memory_limit_ =
+      OneGauge(r, "moe_memory_limit_bytes",
+               "Memory that the process may have: the limit of its cgroup, or "
+               "all that the machine has.");
+  huge_pages_ = OneGauge(r, "moe_huge_pages_bytes",
+                         "Memory in huge pages, when the last model had been "
+                         "loaded.");
+  read_rate_ = OneGauge(r, "moe_machine_read_bytes_per_second",
+                        "Memory bandwidth, measured at the start; 0 = it was "
+                        "not.");
+  flop_rate_ =
+      OneGauge(r, "moe_machine_flops_per_second",
+               "Floating point operations per second at most, measured at the "
+               "start; 0 = it was not.");
   BuildGauge()
       .Name("moe_build_info")
       .Help("Always 1; the labels say what runs.")
       .Register(r)
       .Add({{"version", kVersion},
             {"commit", kCommit},
+            {"isa", std::string(BestKernels().isa)},
             {"onednn", OneDnnVersion()}})
       .Set(1);
 }
 
-LayerMetrics Metrics::AddLayer(absl::string_view model, int layer,
-                               int64_t num_experts) {
-  LayerMetrics metrics;
-  for (int64_t e = 0; e < num_experts; ++e) {
-    metrics.expert_tokens.push_back(
-        &expert_tokens_->Add({{"model", std::string(model)},
-                              {"layer", absl::StrCat(layer)},
-                              {"expert", absl::StrCat(e)}}));
-  }
-  return metrics;
-}
-
-void Metrics::SetModel(absl::string_view model, int64_t weights_bytes,
-                       double load_seconds) {
-  const prometheus::Labels labels = {{"model", std::string(model)}};
-  model_weights_bytes_->Add(labels).Set(static_cast<double>(weights_bytes));
-  model_load_duration_->Add(labels).Set(load_seconds);
+void Metrics::SetMachine(const MachineRates& rates) {
+  read_rate_->Set(1e9 * rates.read_gb_per_s);
+  flop_rate_->Set(1e9 * rates.peak_gflop_per_s);
+  absl::MutexLock lock(&mutex_);
+  rates_ = rates;
 }
 
 void Metrics::SetThreads(int compute_threads, double quota_cpus) {
@@ -184,12 +326,108 @@ void Metrics::SetThreads(int compute_threads, double quota_cpus) {
   quota_->Set(quota_cpus);
 }
 
-void Metrics::RequestDone(Method method, absl::StatusCode code,
-                          double seconds) {
+void Metrics::SetQueueLimits(int64_t tokens, int64_t bytes) {
+  max_queue_tokens_->Set(static_cast<double>(tokens));
+  max_queue_bytes_->Set(static_cast<double>(bytes));
+}
+
+void Metrics::SetMemoryLimit(int64_t bytes) {
+  memory_limit_->Set(static_cast<double>(bytes));
+}
+
+void Metrics::SetHugePages(int64_t bytes) {
+  huge_pages_->Set(static_cast<double>(bytes));
+}
+
+void Metrics::SetTlsExpiry(absl::Time expiry) {
+  tls_expiry_->Add({}).Set(static_cast<double>(absl::ToUnixSeconds(expiry)));
+}
+
+void Metrics::ModelAnnounced(absl::string_view model) {
+  model_ready_->Add(OfModel(model)).Set(0);
+}
+
+void Metrics::ModelWithdrawn(absl::string_view model) {
+  model_ready_->Remove(&model_ready_->Add(OfModel(model)));
+}
+
+Metrics::ModelSeries Metrics::SeriesOf(absl::string_view model,
+                                       absl::Span<const LayerCost> layers) {
+  const auto found = models_.find(model);
+  if (found != models_.end()) return found->second;
+  int64_t num_experts = 0;
+  for (const LayerCost& layer : layers) num_experts += layer.num_experts;
+  ModelSeries series{
+      .detail = detail_,
+      .expert_seconds = &expert_seconds_->Add(OfModel(model)),
+      .expert_bytes = &expert_bytes_->Add(OfModel(model)),
+      .expert_flops = &expert_flops_->Add(OfModel(model)),
+      .roofline_seconds = &roofline_seconds_->Add(OfModel(model))};
+  if (detail_ == ExpertMetrics::kAuto) {
+    series.detail = expert_series_ + num_experts <= kMaxExpertSeries
+                        ? ExpertMetrics::kFull
+                        : ExpertMetrics::kLayer;
+  }
+  if (series.detail == ExpertMetrics::kFull) expert_series_ += num_experts;
+  models_.emplace(model, series);
+  return series;
+}
+
+ModelMetrics Metrics::AddModel(absl::string_view model,
+                               absl::Span<const LayerCost> layers) {
+  absl::MutexLock lock(&mutex_);
+  const ModelSeries series = SeriesOf(model, layers);
+  ModelMetrics metrics{.detail = series.detail};
+  for (const LayerCost& cost : layers) {
+    auto layer = std::make_unique<LayerMetrics>();
+    layer->cost_ = cost;
+    layer->rates_ = rates_;
+    layer->expert_seconds_ = series.expert_seconds;
+    layer->expert_bytes_ = series.expert_bytes;
+    layer->expert_flops_ = series.expert_flops;
+    layer->roofline_seconds_ = series.roofline_seconds;
+    prometheus::Labels labels = OfModel(model);
+    labels["layer"] = absl::StrCat(cost.layer);
+    if (series.detail != ExpertMetrics::kOff) {
+      layer->tokens_ = &layer_tokens_->Add(labels);
+      layer->seconds_ = &layer_seconds_->Add(labels);
+      if (cost.num_experts > 0) {
+        layer->balancedness_ = &balancedness_->Add(labels);
+        layer->balancedness_->Set(1);
+        layer->recent_.resize(static_cast<size_t>(cost.num_experts));
+      }
+    }
+    if (series.detail == ExpertMetrics::kFull) {
+      for (int64_t e = 0; e < cost.num_experts; ++e) {
+        labels["expert"] = absl::StrCat(e);
+        layer->expert_tokens_.push_back(&expert_tokens_->Add(labels));
+      }
+    }
+    metrics.layers.push_back(std::move(layer));
+  }
+  return metrics;
+}
+
+void Metrics::ModelReady(absl::string_view model, const WeightsBytes& weights,
+                         double load_seconds) {
+  for (const WeightFormat format : kPackedFormats) {
+    prometheus::Labels labels = OfModel(model);
+    labels["weight_format"] = std::string(WeightFormatName(format));
+    // A format of before goes to 0; one that never was has no series.
+    if (weights[format] == 0 && !model_weights_bytes_->Has(labels)) continue;
+    model_weights_bytes_->Add(labels).Set(static_cast<double>(weights[format]));
+  }
+  model_load_duration_->Add(OfModel(model)).Set(load_seconds);
+  model_ready_->Add(OfModel(model)).Set(1);
+}
+
+void Metrics::RequestDone(Method method, absl::StatusCode code, double seconds,
+                          int64_t sent_bytes) {
   const auto m = static_cast<size_t>(method);
   const auto c = static_cast<size_t>(code);
   requests_[m][c < requests_[m].size() ? c : 2 /* UNKNOWN */]->Increment();
   request_duration_[m]->Observe(seconds);
+  sent_bytes_[m]->Increment(static_cast<double>(sent_bytes));
   requests_in_flight_->Decrement();
 }
 
@@ -222,7 +460,9 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
   // exception.
   try {
     endpoint->exposer_ = std::make_unique<prometheus::Exposer>(address, 1);
+    endpoint->process_ = std::make_shared<ProcessMetrics>();
     endpoint->exposer_->RegisterCollectable(registry);
+    endpoint->exposer_->RegisterCollectable(endpoint->process_);
     if (password != nullptr) {
       endpoint->exposer_->RegisterAuth(
           [password = std::move(password)](const std::string& /*user*/,

@@ -1,25 +1,36 @@
 // Everything the server measures, and the HTTP endpoint that shows it.
 //
-// All names are here. Children are created when the server starts or a model is
+// All names are in metrics.cc, but those of the process itself, which are in
+// process_metrics.cc. Children are created when the server starts or a model is
 // loaded and kept as references: nothing is looked up on the request path.
 
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "experts/kernels/machine_rates.h"
+#include "experts/weights_bytes.h"
+#include "prometheus/collectable.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "router/ffn_layer.h"
+#include "router/model.h"
 
 namespace moe {
 
@@ -41,38 +52,123 @@ inline constexpr int kNumMethods = 9;
 enum class Rejection : uint8_t { kQueueFull, kDraining, kExpired, kCancelled };
 inline constexpr int kNumRejections = 4;
 
-// The counters of one layer.
-struct LayerMetrics {
-  std::vector<prometheus::Counter*> expert_tokens;  // [num_experts]
+// How much is told about experts.
+enum class ExpertMetrics : uint8_t {
+  kAuto,   // kFull while all models together have at most kMaxExpertSeries
+           // experts; kLayer for the models beyond
+  kFull,   // of each expert: tokens; and kLayer
+  kLayer,  // of each layer: tokens, time, how evenly its experts are loaded
+  kOff,    // of each model only
+};
+// A Prometheus server likes up to about ten thousand series of one target.
+inline constexpr int64_t kMaxExpertSeries = 10'000;
+
+// Errors: INVALID_ARGUMENT naming what there is.
+absl::StatusOr<ExpertMetrics> ParseExpertMetrics(absl::string_view name);
+
+// A layer, and what running it costs at least.
+struct LayerCost {
+  int layer = 0;
+  int64_t num_experts = 0;  // 0 = dense
+  // Of one routed expert, or of the dense FFN: weights that are read if it has
+  // any row, and operations per row.
+  double expert_bytes = 0;
+  double expert_flops = 0;
+  // Of the shared expert, which every row visits.
+  double shared_bytes = 0;
+  double shared_flops = 0;
+};
+
+// The cost of a layer that is in memory.
+LayerCost CostOf(const ModelLayer& layer);
+
+class Metrics;
+
+// The counters of one layer. For one thread at a time.
+class LayerMetrics {
+ public:
+  // One batch that has run through the experts.
+  // expert_offsets: as LayerWorkspace::expert_offsets, [experts + 1].
+  void BatchDone(const ForwardStats& stats, int64_t tokens,
+                 absl::Span<const int32_t> expert_offsets);
+
+ private:
+  friend class Metrics;
+  void CountExperts(int64_t tokens, absl::Span<const int32_t> expert_offsets);
+
+  LayerCost cost_;
+  MachineRates rates_;  // 0 = not measured
+  // Of the model.
+  prometheus::Counter* expert_seconds_ = nullptr;
+  prometheus::Counter* expert_bytes_ = nullptr;
+  prometheus::Counter* expert_flops_ = nullptr;
+  prometheus::Counter* roofline_seconds_ = nullptr;
+  // Null or empty where less is told.
+  prometheus::Counter* tokens_ = nullptr;
+  prometheus::Counter* seconds_ = nullptr;
+  prometheus::Gauge* balancedness_ = nullptr;
+  std::vector<prometheus::Counter*> expert_tokens_;  // [num_experts]
+  // Rows per expert, older ones fading out. [num_experts]
+  std::vector<double> recent_;
+};
+
+// What AddModel has made.
+struct ModelMetrics {
+  ExpertMetrics detail = ExpertMetrics::kFull;  // never kAuto
+  // As given. What they count into is of the Metrics, which must outlive them.
+  std::vector<std::unique_ptr<LayerMetrics>> layers{};
 };
 
 // Thread-safe.
 class Metrics {
  public:
-  Metrics();
+  explicit Metrics(ExpertMetrics detail = ExpertMetrics::kAuto);
 
-  // Counters of a model's layers, created at 0.
-  LayerMetrics AddLayer(absl::string_view model, int layer,
-                        int64_t num_experts);
-  void SetModel(absl::string_view model, int64_t weights_bytes,
-                double load_seconds);
+  // Before the first model.
+  void SetMachine(const MachineRates& rates);
   void SetThreads(int compute_threads, double quota_cpus);
+  void SetQueueLimits(int64_t tokens, int64_t bytes);
+  void SetMemoryLimit(int64_t bytes);
+  void SetHugePages(int64_t bytes);
+  // Whether health says SERVING.
+  void SetServing(bool serving) { serving_->Set(serving ? 1 : 0); }
+
+  // A model is about to be loaded; what it was announced as is no model.
+  void ModelAnnounced(absl::string_view model);
+  void ModelWithdrawn(absl::string_view model);
+  // The counters of a model and its layers, created at 0; those of a model that
+  // had the name before go on.
+  ModelMetrics AddModel(absl::string_view model,
+                        absl::Span<const LayerCost> layers);
+  // It has been loaded and answers.
+  void ModelReady(absl::string_view model, const WeightsBytes& weights,
+                  double load_seconds);
 
   void RequestStarted() { requests_in_flight_->Increment(); }
-  void RequestDone(Method method, absl::StatusCode code, double seconds);
+  void Received(Method method, int64_t bytes) {
+    received_bytes_[static_cast<size_t>(method)]->Increment(
+        static_cast<double>(bytes));
+  }
+  void RequestDone(Method method, absl::StatusCode code, double seconds,
+                   int64_t sent_bytes);
   void Rejected(Rejection reason);
 
   void ConnectionRefused() { connections_refused_->Increment(); }
   void TlsReloaded(bool ok) {
     (ok ? tls_reloads_ok_ : tls_reloads_failed_)->Increment();
   }
+  // There is no such metric without TLS.
+  void SetTlsExpiry(absl::Time expiry);
 
-  // One batch through one layer.
+  // One batch through one layer, whatever was asked of it.
   void BatchDone(const ForwardStats& stats, double decode_seconds,
                  double encode_seconds, int64_t tokens, int64_t requests);
   void QueueWait(double seconds) { queue_wait_->Observe(seconds); }
   void SetQueueTokens(int64_t tokens) {
     queue_tokens_->Set(static_cast<double>(tokens));
+  }
+  void AddQueueBytes(int64_t bytes) {
+    queue_bytes_->Increment(static_cast<double>(bytes));
   }
 
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
@@ -81,10 +177,25 @@ class Metrics {
   // Stages of the router, with decode before and encode after them.
   static constexpr int kNumTimedStages = kNumStages + 2;
 
+  // What all models that ever had one name count into.
+  struct ModelSeries {
+    ExpertMetrics detail = ExpertMetrics::kFull;
+    prometheus::Counter* expert_seconds = nullptr;
+    prometheus::Counter* expert_bytes = nullptr;
+    prometheus::Counter* expert_flops = nullptr;
+    prometheus::Counter* roofline_seconds = nullptr;
+  };
+  ModelSeries SeriesOf(absl::string_view model,
+                       absl::Span<const LayerCost> layers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const ExpertMetrics detail_;
   std::shared_ptr<prometheus::Registry> registry_;
   // [method][canonical status code 0..16]
   std::array<std::array<prometheus::Counter*, 17>, kNumMethods> requests_;
   std::array<prometheus::Histogram*, kNumMethods> request_duration_;
+  std::array<prometheus::Counter*, kNumMethods> received_bytes_;
+  std::array<prometheus::Counter*, kNumMethods> sent_bytes_;
   std::array<prometheus::Histogram*, kNumTimedStages> stage_duration_;
   std::array<prometheus::Counter*, kNumRejections> rejected_;
   prometheus::Gauge* requests_in_flight_;
@@ -93,18 +204,41 @@ class Metrics {
   prometheus::Counter* tokens_;
   prometheus::Counter* nonfinite_rows_;
   prometheus::Gauge* queue_tokens_;
+  prometheus::Gauge* queue_bytes_;
+  prometheus::Gauge* max_queue_tokens_;
+  prometheus::Gauge* max_queue_bytes_;
   prometheus::Histogram* queue_wait_;
+  prometheus::Family<prometheus::Counter>* expert_seconds_;
+  prometheus::Family<prometheus::Counter>* expert_bytes_;
+  prometheus::Family<prometheus::Counter>* expert_flops_;
+  prometheus::Family<prometheus::Counter>* roofline_seconds_;
+  prometheus::Family<prometheus::Counter>* layer_tokens_;
+  prometheus::Family<prometheus::Counter>* layer_seconds_;
+  prometheus::Family<prometheus::Gauge>* balancedness_;
   prometheus::Family<prometheus::Counter>* expert_tokens_;
+  prometheus::Family<prometheus::Gauge>* model_ready_;
   prometheus::Family<prometheus::Gauge>* model_weights_bytes_;
   prometheus::Family<prometheus::Gauge>* model_load_duration_;
   prometheus::Counter* connections_refused_;
   prometheus::Counter* tls_reloads_ok_;
   prometheus::Counter* tls_reloads_failed_;
+  prometheus::Family<prometheus::Gauge>* tls_expiry_;
+  prometheus::Gauge* serving_;
   prometheus::Gauge* threads_;
   prometheus::Gauge* quota_;
+  prometheus::Gauge* memory_limit_;
+  prometheus::Gauge* huge_pages_;
+  prometheus::Gauge* read_rate_;
+  prometheus::Gauge* flop_rate_;
+
+  absl::Mutex mutex_;
+  MachineRates rates_ ABSL_GUARDED_BY(mutex_);
+  int64_t expert_series_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::btree_map<std::string, ModelSeries> models_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Serves a registry at http://ADDRESS/metrics.
+// Serves a registry, and what there is to say of the process, at
+// http://ADDRESS/metrics.
 class MetricsEndpoint {
  public:
   // address:  "HOST:PORT"; port 0 picks a free one.
@@ -122,6 +256,7 @@ class MetricsEndpoint {
  private:
   MetricsEndpoint() = default;
   std::string address_;
+  std::shared_ptr<prometheus::Collectable> process_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 

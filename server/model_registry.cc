@@ -75,7 +75,7 @@ absl::StatusOr<ServedLayer> ModelRegistry::LayerOf(
   const auto& layers = served->model->layers();
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].index != layer) continue;
-    const LayerMetrics* metrics = &served->layer_metrics[i];
+    LayerMetrics* metrics = served->layer_metrics[i].get();
     return ServedLayer{
         .served = std::move(served), .layer = &layers[i], .metrics = metrics};
   }

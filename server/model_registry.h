@@ -22,14 +22,14 @@ struct ServedModel {
   std::string weight_format;
   std::unique_ptr<Model> model;
   // One per layer of the model, in its order.
-  std::vector<LayerMetrics> layer_metrics;
+  std::vector<std::unique_ptr<LayerMetrics>> layer_metrics;
 };
 
 // A layer of a served model; keeps the model alive while it is used.
 struct ServedLayer {
   std::shared_ptr<const ServedModel> served;
   const ModelLayer* layer = nullptr;
-  const LayerMetrics* metrics = nullptr;
+  LayerMetrics* metrics = nullptr;
 };
 
 // Thread-safe.

@@ -44,6 +44,14 @@ ABSL_FLAG(
     "bytes for a token in any batch) or onednn (float32 weights).");
 ABSL_FLAG(std::vector<std::string>, layers, {},
           "Layers to serve, as in 0-3,7; empty = all.");
+ABSL_FLAG(std::string, expert_metrics, "auto",
+          "How much metrics tell about experts: full (tokens of each expert), "
+          "layer (of each layer, and how even its experts are), off, or auto "
+          "(full, but layer for models that would make more than 10000 "
+          "series).");
+ABSL_FLAG(bool, measure_machine, true,
+          "Measure memory bandwidth and peak speed when starting, in a tenth "
+          "of a second, for the metrics of the roofline.");
 ABSL_FLAG(int64_t, max_message_bytes, int64_t{256} << 20,
           "Largest gRPC message either way.");
 ABSL_FLAG(int64_t, max_request_tokens, 8192, "Largest batch of one request.");
@@ -113,6 +121,13 @@ absl::StatusOr<ServerOptions> OptionsFromFlags() {
       options.layers,
       ParseIndexList("--layers",
                      absl::StrJoin(absl::GetFlag(FLAGS_layers), ",")));
+  const auto detail = ParseExpertMetrics(absl::GetFlag(FLAGS_expert_metrics));
+  if (!detail.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--expert_metrics: ", detail.status().message()));
+  }
+  options.expert_metrics = *detail;
+  options.measure_machine = absl::GetFlag(FLAGS_measure_machine);
   options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
   options.max_request_tokens = absl::GetFlag(FLAGS_max_request_tokens);
   options.max_batch_tokens = absl::GetFlag(FLAGS_max_batch_tokens);

@@ -37,8 +37,9 @@ void AddRetryPushback(const Engine& engine,
                               absl::StrCat(engine.RetryAfter().count()));
 }
 
-void UnaryCall::Answer(const absl::Status& status) {
-  timer_.Done(status.code());
+void UnaryCall::Answer(const absl::Status& status,
+                       const grpc::ByteBuffer* answer) {
+  timer_.Done(status.code(), answer);
   grpc::ServerUnaryReactor::Finish(ToGrpcStatus(status));
 }
 

@@ -110,11 +110,16 @@ class RequestTimer {
       : method_(method), metrics_(metrics) {
     metrics_.RequestStarted();
   }
+  // Messages with tensors only: the others are small.
+  void Received(const grpc::ByteBuffer& message) {
+    metrics_.Received(method_, static_cast<int64_t>(message.Length()));
+  }
   // Once.
-  void Done(absl::StatusCode code) {
+  void Done(absl::StatusCode code, const grpc::ByteBuffer* answer) {
     const auto now = std::chrono::steady_clock::now();
-    metrics_.RequestDone(method_, code,
-                         std::chrono::duration<double>(now - start_).count());
+    metrics_.RequestDone(
+        method_, code, std::chrono::duration<double>(now - start_).count(),
+        answer == nullptr ? 0 : static_cast<int64_t>(answer->Length()));
   }
 
  private:
@@ -147,12 +152,14 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   UnaryCall(Method method, Metrics& metrics) : timer_(method, metrics) {}
 
   // Answers the call. Thread-safe with respect to OnCancel, once per call.
-  void Answer(const absl::Status& status);
+  // answer: the message, if it has tensors; it is counted.
+  void Answer(const absl::Status& status,
+              const grpc::ByteBuffer* answer = nullptr);
 
   // gRPC's last word on a reactor: it owns itself until here.
   void OnDone() override { const std::unique_ptr<UnaryCall> self(this); }
 
- private:
+ protected:
   RequestTimer timer_;
 };
 
@@ -168,13 +175,14 @@ template <typename Request>
 class EngineCall final : public UnaryCall, public Request {
  public:
   EngineCall(Method method, RpcHost* host, grpc::CallbackServerContext* context,
-             grpc::ByteBuffer* response)
+             const grpc::ByteBuffer& request, grpc::ByteBuffer* response)
       : UnaryCall(method, host->metrics()),
         count_(host),
         engine_(host->engine()),
         context_(*context),
         response_(*response) {
     this->deadline = ToSteady(context->deadline());
+    timer_.Received(request);
   }
 
   // Gives the call to the engine, or answers it.
@@ -199,7 +207,7 @@ class EngineCall final : public UnaryCall, public Request {
   }
   void Finish(const absl::Status& status) override {
     if (status.ok()) response_ = this->TakeAnswer();
-    Answer(status);
+    Answer(status, &response_);
   }
   void OnDone() override {
     engine_.Release(this->bytes);
@@ -315,6 +323,7 @@ class StreamCallOf final : public StreamCall {
       this->deadline = stream->deadline();
     }
     void Start(const grpc::ByteBuffer& message) override {
+      timer_.Received(message);
       absl::Status status = this->Prepare(message, stream_.host().registry(),
                                           stream_.host().limits());
       if (status.ok()) {
@@ -332,7 +341,7 @@ class StreamCallOf final : public StreamCall {
       this->answer_bytes_ = status.ok()
                                 ? this->TakeAnswer()
                                 : this->StreamError(status, retry_after_ms);
-      timer_.Done(status.code());
+      timer_.Done(status.code(), &this->answer_bytes_);
       stream_.Answered(this);
     }
 
@@ -354,7 +363,8 @@ grpc::ServerUnaryReactor* RpcHost::Run(Method method,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) {
   auto* call =
-      std::make_unique<EngineCall<Request>>(method, this, context, response)
+      std::make_unique<EngineCall<Request>>(method, this, context, *request,
+                                            response)
           .release();  // owns itself until OnDone
   absl::Status status = Authorize(*context);
   if (status.ok()) status = call->Prepare(*request, registry_, limits_);

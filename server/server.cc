@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -12,9 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "experts/base/aligned_buffer.h"
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/kernels/kernels.h"
+#include "experts/kernels/machine_rates.h"
 #include "experts/matmul_onednn.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -23,6 +26,7 @@
 #include "grpcpp/server_builder.h"
 #include "server/load_progress.h"
 #include "server/logging.h"
+#include "server/process_metrics.h"
 #include "server/tls_credentials.h"
 #include "server/version.h"
 #include "server/warm_up.h"
@@ -135,8 +139,10 @@ int ComputeThreads(const ServerOptions& options, const CpuLimits& limits) {
 Server::Server(const ServerOptions& options)
     : options_(options),
       cpu_limits_(DetectCpuLimits()),
+      memory_limit_(DetectMemoryLimit()),
       executor_(ComputeThreads(options, cpu_limits_)),
       expert_workspace_(&executor_),
+      metrics_(options.expert_metrics),
       engine_({.batching = {.max_batch_tokens = options.max_batch_tokens,
                             .max_queue_delay = absl::ToChronoNanoseconds(
                                 options.max_queue_delay),
@@ -150,6 +156,8 @@ Server::Server(const ServerOptions& options)
       inference_service_(&rpc_host_) {
   const double quota = cpu_limits_.quota_cpus.value_or(0);
   metrics_.SetThreads(executor_.num_threads(), quota);
+  metrics_.SetQueueLimits(options.max_queue_tokens, options.max_queue_bytes);
+  metrics_.SetMemoryLimit(memory_limit_);
 }
 
 void Server::LogSetUp() const {
@@ -175,10 +183,31 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   MOE_RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<Server> server(new Server(options));
   MOE_RETURN_IF_ERROR(server->Listen());
+  if (options.measure_machine) server->Measure();
   MOE_RETURN_IF_ERROR(server->LoadModels());
   server->LogSetUp();
   server->SetServing(true);
   return server;
+}
+
+void Server::Measure() {
+  // More than the caches hold, and little of what there is.
+  const int64_t cache = std::max(sysconf(_SC_LEVEL3_CACHE_SIZE), 0L);
+  const int64_t bytes =
+      std::min(std::clamp(4 * cache, int64_t{64} << 20, int64_t{512} << 20),
+               memory_limit_ / 8);
+  AlignedBuffer<uint8_t> memory(bytes);
+  std::fill_n(memory.data(), bytes, uint8_t{1});
+  constexpr int kRounds = 16;
+  const MachineRates rates = MeasureMachine(
+      BestKernels(), memory.data(), bytes, executor_.num_threads(),
+      [this](auto tasks, auto fn) { executor_.ParallelFor(tasks, fn); },
+      kRounds);
+  metrics_.SetMachine(rates);
+  LogInfo(
+      absl::StrFormat("this machine reads %.1f GB/s and computes %.0f "
+                      "GFLOP/s with these threads",
+                      rates.read_gb_per_s, rates.peak_gflop_per_s));
 }
 
 absl::Status Server::Listen() {
@@ -227,10 +256,13 @@ absl::Status Server::StartGrpc() {
   if (!options_.tls_cert_file.empty()) {
     MOE_ASSIGN_OR_RETURN(
         credentials,
-        MakeTlsCredentials({.cert_file = options_.tls_cert_file,
-                            .key_file = options_.tls_key_file,
-                            .client_ca_file = options_.tls_client_ca_file},
-                           [this](bool ok) { metrics_.TlsReloaded(ok); }));
+        MakeTlsCredentials(
+            {.cert_file = options_.tls_cert_file,
+             .key_file = options_.tls_key_file,
+             .client_ca_file = options_.tls_client_ca_file},
+            {.on_use =
+                 [this](absl::Time expiry) { metrics_.SetTlsExpiry(expiry); },
+             .on_reload = [this](bool ok) { metrics_.TlsReloaded(ok); }}));
   }
   grpc::EnableDefaultHealthCheckService(true);
   // Who has no token does not learn what there is.
@@ -260,6 +292,7 @@ void Server::SetServing(bool serving) {
   for (const char* name : kHealthNames) {
     health->SetServingStatus(name, serving);
   }
+  metrics_.SetServing(serving);
 }
 
 absl::Status Server::LoadModels() {
@@ -281,8 +314,12 @@ absl::Status Server::LoadModels() {
       models.push_back(model);
     }
   }
-  if (options_.demo) registry_.Announce("demo");
-  for (const ModelSource& model : models) registry_.Announce(model.name);
+  const auto announce = [this](const std::string& name) {
+    registry_.Announce(name);
+    metrics_.ModelAnnounced(name);
+  };
+  if (options_.demo) announce("demo");
+  for (const ModelSource& model : models) announce(model.name);
   if (options_.demo) {
     const absl::Time start = absl::Now();
     auto demo = MakeDemoModel(executor_, &expert_workspace_);
@@ -323,24 +360,43 @@ absl::Status Server::LoadFrom(const ModelSource& source) {
                                 absl::ToDoubleSeconds(absl::Now() - start)));
   }
   // A model of two parts is served under their names alone.
-  if (in_parts) registry_.Withdraw(source.name);
+  if (in_parts) {
+    registry_.Withdraw(source.name);
+    metrics_.ModelWithdrawn(source.name);
+  }
   return absl::OkStatus();
 }
 
 absl::Status Server::Publish(const std::string& name,
                              std::unique_ptr<Model> model,
                              double load_seconds) {
-  metrics_.SetModel(name, model->weights_bytes(), load_seconds);
+  std::vector<LayerCost> layers;
+  int64_t num_experts = 0;
+  for (const ModelLayer& layer : model->layers()) {
+    layers.push_back(CostOf(layer));
+    num_experts += layers.back().num_experts;
+  }
+  ModelMetrics metrics = metrics_.AddModel(name, layers);
+  if (options_.expert_metrics == ExpertMetrics::kAuto) {
+    LogInfo(
+        absl::StrFormat("model %s: metrics of %s (%d experts in %d layers; "
+                        "--expert_metrics=auto)",
+                        name,
+                        metrics.detail == ExpertMetrics::kFull
+                            ? "each expert"
+                            : "each layer, since each expert would be too many",
+                        num_experts, layers.size()));
+  }
   auto served = std::make_shared<ServedModel>();
   served->name = name;
   served->weight_format = std::string(WeightFormatName(options_.weight_format));
-  for (const ModelLayer& layer : model->layers()) {
-    served->layer_metrics.push_back(
-        metrics_.AddLayer(name, layer.index, layer.ffn->num_experts()));
-  }
+  served->layer_metrics = std::move(metrics.layers);
+  const WeightsBytes weights = model->weights();
   served->model = std::move(model);
   MOE_RETURN_IF_ERROR(WarmUp(served, engine_));
   registry_.Publish(std::move(served));
+  metrics_.SetHugePages(HugePagesBytes());
+  metrics_.ModelReady(name, weights, load_seconds);
   return absl::OkStatus();
 }
 

@@ -50,6 +50,7 @@ class Server {
  private:
   explicit Server(const ServerOptions& options);
   void LogSetUp() const;
+  void Measure();
   absl::Status Listen();
   absl::Status StartMetrics();
   absl::Status StartGrpc();
@@ -62,6 +63,7 @@ class Server {
 
   const ServerOptions options_;
   const CpuLimits cpu_limits_;
+  const int64_t memory_limit_;
   Executor executor_;
   ExpertWorkspace expert_workspace_;
   Metrics metrics_;

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "experts/expert_engine.h"
 #include "experts/weight_format.h"
+#include "server/metrics.h"
 
 namespace moe {
 
@@ -34,6 +35,11 @@ struct ServerOptions {
   WeightFormat weight_format = WeightFormat::kAuto;
   ExpertEngine engine = ExpertEngine::kSimd;  // kOneDnn: float32 weights
   std::vector<int> layers;                    // empty = all
+
+  ExpertMetrics expert_metrics = ExpertMetrics::kAuto;
+  // Measure the machine's memory bandwidth and peak speed when starting, in a
+  // tenth of a second, for metrics to compare with.
+  bool measure_machine = true;
 
   // Largest message either way. The default holds 8192 tokens of d_model 7168
   // in float32.

@@ -5,6 +5,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
+#include <ctime>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -24,6 +25,7 @@ struct PemTexts {
   std::string cert;
   std::string key;
   std::string client_ca;
+  absl::Time expiry;
 };
 
 template <auto Free>
@@ -54,9 +56,17 @@ absl::StatusOr<X509Ptr> ParseCertificate(absl::string_view flag,
   return cert;
 }
 
+absl::Time ExpiryOf(const X509& cert) {
+  std::tm time{};
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(&cert), &time) != 1) {
+    return absl::InfiniteFuture();
+  }
+  return absl::FromTM(time, absl::UTCTimeZone());
+}
+
 // gRPC takes whatever it is given: what would make handshakes fail is found
-// here.
-absl::Status Check(const PemTexts& pem) {
+// here. Sets the expiry.
+absl::Status Check(PemTexts& pem) {
   MOE_ASSIGN_OR_RETURN(const X509Ptr cert,
                        ParseCertificate("--tls_cert_file", pem.cert));
   const BioPtr bio = BioOf(pem.key);
@@ -74,6 +84,7 @@ absl::Status Check(const PemTexts& pem) {
     return absl::InvalidArgumentError(
         "--tls_key_file: want the key of the certificate in --tls_cert_file");
   }
+  pem.expiry = ExpiryOf(*cert);
   if (X509_cmp_current_time(X509_get0_notAfter(cert.get())) < 0) {
     return absl::InvalidArgumentError(
         "--tls_cert_file: the certificate has expired");
@@ -99,12 +110,13 @@ absl::StatusOr<PemTexts> Load(const TlsFiles& files) {
 // What gRPC asks for certificates at each handshake. Thread-safe.
 class Reloader {
  public:
-  Reloader(const TlsFiles& files, PemTexts pem,
-           absl::AnyInvocable<void(bool ok)> on_reload)
+  Reloader(const TlsFiles& files, PemTexts pem, TlsEvents events)
       : files_(files),
-        on_reload_(std::move(on_reload)),
+        events_(std::move(events)),
         watched_({files.cert_file, files.key_file, files.client_ca_file}),
-        next_(std::make_unique<PemTexts>(std::move(pem))) {}
+        next_(std::make_unique<PemTexts>(std::move(pem))) {
+    events_.on_use(next_->expiry);
+  }
 
   static grpc_ssl_certificate_config_reload_status Fetch(
       void* reloader, grpc_ssl_server_certificate_config** config) {
@@ -133,17 +145,18 @@ class Reloader {
     const bool ok = pem.ok();
     if (ok) {
       next_ = std::make_unique<PemTexts>(*std::move(pem));
+      events_.on_use(next_->expiry);
       LogInfo("TLS certificates: read again");
     } else {
       LogWarning(absl::StrCat("keeping the old TLS certificates: ",
                               pem.status().message()));
     }
-    on_reload_(ok);
+    events_.on_reload(ok);
   }
 
   const TlsFiles files_;
   absl::Mutex mutex_;
-  absl::AnyInvocable<void(bool ok)> on_reload_ ABSL_GUARDED_BY(mutex_);
+  TlsEvents events_ ABSL_GUARDED_BY(mutex_);
   WatchedFiles watched_ ABSL_GUARDED_BY(mutex_);
   // What gRPC does not have yet.
   std::unique_ptr<PemTexts> next_ ABSL_GUARDED_BY(mutex_);
@@ -181,14 +194,14 @@ class ReloadingCredentials final : public grpc::ServerCredentials {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTlsCredentials(
-    const TlsFiles& files, absl::AnyInvocable<void(bool ok)> on_reload) {
+    const TlsFiles& files, TlsEvents events) {
   MOE_ASSIGN_OR_RETURN(PemTexts pem, Load(files));
   const auto request =
       files.client_ca_file.empty()
           ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
           : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
   return std::make_shared<ReloadingCredentials>(
-      std::make_unique<Reloader>(files, std::move(pem), std::move(on_reload)),
+      std::make_unique<Reloader>(files, std::move(pem), std::move(events)),
       request);
 }
 

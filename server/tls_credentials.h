@@ -7,6 +7,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "grpcpp/security/server_credentials.h"
 
 namespace moe {
@@ -19,11 +20,18 @@ struct TlsFiles {
                                // of these authorities
 };
 
+// Called by one thread at a time.
+struct TlsEvents {
+  // A certificate is used from now on; when it expires.
+  absl::AnyInvocable<void(absl::Time expiry)> on_use;
+  // The files have changed; ok: and are used.
+  absl::AnyInvocable<void(bool ok)> on_reload;
+};
+
 // Credentials that read the files now, and again when a handshake finds that
-// they have changed: then on_reload(true) is called; or on_reload(false) if
-// they are no good, and the certificates in use stay.
+// they have changed. Where they are no good then, the certificates in use stay.
 // Errors: NOT_FOUND, INVALID_ARGUMENT naming the flag.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTlsCredentials(
-    const TlsFiles& files, absl::AnyInvocable<void(bool ok)> on_reload);
+    const TlsFiles& files, TlsEvents events);
 
 }  // namespace moe

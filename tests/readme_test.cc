@@ -8,9 +8,11 @@
 #include <sstream>
 #include <string>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/metrics.h"
+#include "server/process_metrics.h"
 
 namespace moe {
 namespace {
@@ -72,13 +74,20 @@ TEST(ReadmeTest, ListsTheFlagsOfTheServer) {
 
 TEST(ReadmeTest, ListsTheMetrics) {
   Metrics metrics;
-  metrics.AddLayer("m", 0, 1);
-  metrics.SetModel("m", 1, 1);
+  WeightsBytes weights;
+  weights[WeightFormat::kF32] = 1;
+  metrics.AddModel("m", {{.layer = 0, .num_experts = 1}});
+  metrics.ModelReady("m", weights, 1);
+  metrics.SetTlsExpiry(absl::Now());
   std::set<std::string> want;
   for (const auto& family : metrics.registry()->Collect()) {
     want.insert(family.name);
   }
-  EXPECT_EQ(Find(FirstColumn(Section("Metrics")), "(moe_[a-z_]+)"), want);
+  for (const auto& family : ProcessMetrics().Collect()) {
+    want.insert(family.name);
+  }
+  EXPECT_EQ(Find(FirstColumn(Section("Metrics")), "((?:moe|process)_[a-z_]+)"),
+            want);
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 #include "experts/base/cpu.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <initializer_list>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -29,21 +31,37 @@ std::optional<double> QuotaOf(const std::string& directory) {
   return quota / period;
 }
 
-// A quota binds every cgroup below the one it is set on, hence the smallest on
+// The memory limit of one cgroup directory: v2 has "memory.max" (bytes or
+// "max"), v1 a number of bytes that is huge where there is no limit.
+std::optional<double> MemoryLimitOf(const std::string& directory) {
+  for (const char* name : {"/memory.max", "/memory.limit_in_bytes"}) {
+    double bytes = 0;
+    if (std::ifstream(directory + name) >> bytes && bytes > 0) return bytes;
+  }
+  return std::nullopt;
+}
+
+using LimitOf = std::optional<double> (*)(const std::string& directory);
+
+// A limit binds every cgroup below the one it is set on, hence the smallest on
 // the way up counts.
-void TightenUpwards(const std::string& mount, std::string path,
-                    std::optional<double>& quota) {
+void TightenUpwards(LimitOf limit_of, const std::string& mount,
+                    std::string path, std::optional<double>& limit) {
   while (true) {
-    if (const auto here = QuotaOf(mount + path);
-        here && (!quota || *here < *quota))
-      quota = here;
+    if (const auto here = limit_of(mount + path);
+        here && (!limit || *here < *limit))
+      limit = here;
     if (path.empty()) return;
     path.erase(path.find_last_of('/'));
   }
 }
 
-std::optional<double> CgroupQuota(const std::string& root) {
-  std::optional<double> quota;
+// The smallest limit of the cgroups of this process. v1 has a hierarchy per
+// controller, mounted under one of the names in `v1_mounts`.
+std::optional<double> CgroupLimit(
+    const std::string& root, LimitOf limit_of, const std::string& controller,
+    std::initializer_list<const char*> v1_mounts) {
+  std::optional<double> limit;
   std::ifstream cgroups(root + "/proc/self/cgroup");
   // Lines are "ID:CONTROLLERS:PATH"; v2 has ID 0 and no controllers.
   for (std::string line; std::getline(cgroups, line);) {
@@ -54,15 +72,18 @@ std::optional<double> CgroupQuota(const std::string& root) {
     std::string path = line.substr(second + 1);
     if (path == "/" || path.find("/..") != std::string::npos) path.clear();
     if (!path.empty() && path.front() != '/') path.clear();
+    const std::string mount = root + "/sys/fs/cgroup";
     if (controllers.empty()) {
-      TightenUpwards(root + "/sys/fs/cgroup", path, quota);
-      TightenUpwards(root + "/sys/fs/cgroup/unified", path, quota);
-    } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
-      TightenUpwards(root + "/sys/fs/cgroup/cpu", path, quota);
-      TightenUpwards(root + "/sys/fs/cgroup/cpu,cpuacct", path, quota);
+      TightenUpwards(limit_of, mount, path, limit);
+      TightenUpwards(limit_of, mount + "/unified", path, limit);
+    } else if (("," + controllers + ",").find("," + controller + ",") !=
+               std::string::npos) {
+      for (const char* v1_mount : v1_mounts) {
+        TightenUpwards(limit_of, mount + "/" + v1_mount, path, limit);
+      }
     }
   }
-  return quota;
+  return limit;
 }
 
 int AffinityCpus() {
@@ -91,8 +112,16 @@ int CpuLimits::threads() const {
 }
 
 CpuLimits DetectCpuLimits(const std::string& root) {
-  return CpuLimits{.affinity_cpus = AffinityCpus(),
-                   .quota_cpus = CgroupQuota(root)};
+  return CpuLimits{
+      .affinity_cpus = AffinityCpus(),
+      .quota_cpus = CgroupLimit(root, QuotaOf, "cpu", {"cpu", "cpu,cpuacct"})};
+}
+
+int64_t DetectMemoryLimit(const std::string& root) {
+  const double all = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
+                     static_cast<double>(sysconf(_SC_PAGESIZE));
+  const auto limit = CgroupLimit(root, MemoryLimitOf, "memory", {"memory"});
+  return static_cast<int64_t>(limit ? std::min(*limit, all) : all);
 }
 
 }  // namespace moe

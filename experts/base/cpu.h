@@ -1,8 +1,9 @@
-// How many threads this process may really use: CPU affinity and the cgroup
-// quota, never the host's core count.
+// How many threads and how much memory this process may really use: CPU
+// affinity and the limits of its cgroup, never what the host has.
 
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -23,5 +24,9 @@ struct CpuLimits {
 // paths, for tests. A file that is missing or unreadable counts as "no limit";
 // never fails.
 CpuLimits DetectCpuLimits(const std::string& root = "");
+
+// Bytes of memory that the calling process may have: the smallest limit of its
+// cgroups (v1 or v2), or all that the machine has. `root` as above.
+int64_t DetectMemoryLimit(const std::string& root = "");
 
 }  // namespace moe

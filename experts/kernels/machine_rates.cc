@@ -81,7 +81,7 @@ void FillRates(Kernels& kernels) {
 
 MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
                             int64_t bytes, int num_threads,
-                            ParallelFor parallel_for) {
+                            ParallelFor parallel_for, int rounds) {
   const auto seconds_of = [&](auto task_fn) {
     const auto start = std::chrono::steady_clock::now();
     parallel_for(num_threads,
@@ -91,7 +91,6 @@ MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
         .count();
   };
   // Rounds of a few milliseconds: short enough for some to run undisturbed.
-  constexpr int kRounds = 64;
   constexpr int64_t kSteps = 400'000;
   constexpr int64_t kMostBytes = 64 << 20;
   const int64_t slice = bytes / num_threads / 4096 * 4096;
@@ -100,7 +99,7 @@ MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
   // Results that a compiler must assume are used.
   volatile float sink = 0;
   int64_t offset = 0;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     const double fma = seconds_of([&](int64_t) { sink = kernels.fma(kSteps); });
     rates.peak_gflop_per_s =
         std::max(rates.peak_gflop_per_s,

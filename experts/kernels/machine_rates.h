@@ -14,13 +14,13 @@ struct MachineRates {
   double peak_gflop_per_s = 0;  // float32 FMA, all threads together
 };
 
-// Measures for about a second: the best of several rounds, since whatever else
-// runs on the machine only ever makes a round slower.
+// Measures for some milliseconds a round: the best round, since whatever else
+// runs on the machine only ever makes one slower.
 //
 // memory:   [bytes], read from front to back; much more than the caches hold.
 // parallel_for: runs one task per thread at once.
 MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
                             int64_t bytes, int num_threads,
-                            ParallelFor parallel_for);
+                            ParallelFor parallel_for, int rounds = 64);
 
 }  // namespace moe

@@ -164,7 +164,9 @@ TEST_P(LocalExpertShardTest, CountsTheMemoryOfItsWeights) {
   TestShard shard(spec, RandomExperts(spec, 3));
   EXPECT_EQ(shard.shard().num_experts(), 3);
   EXPECT_EQ(shard.shard().spec().d_ff, 16);
-  EXPECT_EQ(shard.shard().weights_bytes(), 3 * 4 * spec.parameters());
+  const WeightsBytes bytes = shard.shard().weights();
+  EXPECT_EQ(bytes[WeightFormat::kF32], 3 * 4 * spec.parameters());
+  EXPECT_EQ(shard.shard().weights_bytes(), bytes[WeightFormat::kF32]);
 }
 
 INSTANTIATE_TEST_SUITE_P(

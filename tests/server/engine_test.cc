@@ -125,10 +125,11 @@ class EngineTest : public ::testing::Test {
     auto served = std::make_shared<ServedModel>();
     served->name = "demo";
     served->model = MakeDemoModel(executor_, &workspace_);
+    std::vector<LayerCost> costs;
     for (const ModelLayer& layer : served->model->layers()) {
-      served->layer_metrics.push_back(
-          metrics_.AddLayer("demo", layer.index, layer.ffn->num_experts()));
+      costs.push_back(CostOf(layer));
     }
+    served->layer_metrics = metrics_.AddModel("demo", costs).layers;
     served_ = std::move(served);
   }
 
@@ -139,7 +140,7 @@ class EngineTest : public ::testing::Test {
   ServedLayer Layer(size_t index) const {
     return {.served = served_,
             .layer = &served_->model->layers()[index],
-            .metrics = &served_->layer_metrics[index]};
+            .metrics = served_->layer_metrics[index].get()};
   }
   std::unique_ptr<TestRequest> Make(size_t layer, int64_t tokens,
                                     uint32_t seed = 1) const {
@@ -287,6 +288,22 @@ TEST_F(EngineTest, CountsTokensOfExperts) {
   Alone(*request);
   EXPECT_EQ(Metric("moe_expert_tokens_total"), 7 * 4);
   EXPECT_EQ(Metric("moe_tokens_total"), 7);
+  EXPECT_EQ(Metric("moe_layer_tokens_total"), 7);
+  // Layer 0 of the demo model: three matrices of 256 x 128 in float32.
+  EXPECT_EQ(Metric("moe_expert_flops_total"), 7.0 * 4 * 2 * 3 * 256 * 128);
+  EXPECT_EQ(static_cast<int64_t>(Metric("moe_expert_read_bytes_total")) %
+                (4 * 3 * 256 * 128),
+            0);
+}
+
+TEST_F(EngineTest, BytesAreInTheQueueUntilReleased) {
+  StartEngine();
+  auto request = Make(0, 1);
+  request->bytes = 1000;
+  Alone(*request);
+  EXPECT_EQ(Metric("moe_queue_bytes"), 1000);
+  engine_->Release(1000);
+  EXPECT_EQ(Metric("moe_queue_bytes"), 0);
 }
 
 TEST_F(EngineTest, AnswersRequestsWithoutTokens) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iostream>
 #include <map>
 #include <regex>
 #include <set>
@@ -17,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/check_names.h"
@@ -79,11 +81,18 @@ class Scrape {
   std::map<std::string, MetricFamily> families_;
 };
 
-// All that a server with a model has.
+LayerCost Layer(int index, int64_t num_experts) {
+  return {.layer = index, .num_experts = num_experts};
+}
+
+// All that a server with a model and TLS has.
 void FillAll(Metrics& metrics) {
-  metrics.AddLayer("olmoe", 0, 4);
-  metrics.SetModel("olmoe", 1000, 2.5);
+  WeightsBytes weights;
+  weights[WeightFormat::kInt8] = 1000;
+  metrics.AddModel("olmoe", {Layer(0, 4)});
+  metrics.ModelReady("olmoe", weights, 2.5);
   metrics.SetThreads(2, 1.5);
+  metrics.SetTlsExpiry(absl::FromUnixSeconds(1));
 }
 
 TEST(MetricsTest, NamesFollowTheRules) {
@@ -115,9 +124,10 @@ TEST(MetricsTest, NamesFollowTheRules) {
 TEST(MetricsTest, LabelsComeFromAClosedSetAndAreUnique) {
   Metrics metrics;
   FillAll(metrics);
-  const std::set<std::string> known = {"method", "code",   "stage",  "reason",
-                                       "model",  "layer",  "expert", "version",
-                                       "commit", "onednn", "result"};
+  const std::set<std::string> known = {
+      "method", "code",   "stage",        "reason", "model",
+      "layer",  "expert", "version",      "commit", "onednn",
+      "isa",    "result", "weight_format"};
   const Scrape scrape(metrics);
   for (const auto& [name, family] : scrape.families()) {
     SCOPED_TRACE(name);
@@ -134,7 +144,7 @@ TEST(MetricsTest, LabelsComeFromAClosedSetAndAreUnique) {
 
 TEST(MetricsTest, EverythingIsThereAtZeroFromTheStart) {
   Metrics metrics;
-  metrics.AddLayer("olmoe", 0, 4);
+  metrics.AddModel("olmoe", {Layer(0, 4)});
   const Scrape scrape(metrics);
   // Each method with each canonical code, 0 to 16.
   EXPECT_THAT(scrape.All("moe_requests_total"), SizeIs(kNumMethods * 17));
@@ -149,8 +159,12 @@ TEST(MetricsTest, EverythingIsThereAtZeroFromTheStart) {
         "moe_queue_wait_seconds", "moe_build_info"}) {
     EXPECT_THAT(scrape.All(name), SizeIs(1)) << name;
   }
+  EXPECT_THAT(scrape.All("moe_layer_tokens_total"), SizeIs(1));
+  EXPECT_THAT(scrape.All("moe_expert_seconds_total"), SizeIs(1));
   for (const auto& [name, family] : scrape.families()) {
-    if (name == "moe_build_info") continue;
+    if (name == "moe_build_info" || name == "moe_expert_load_balancedness") {
+      continue;
+    }
     for (const ClientMetric& metric : family.metric) {
       EXPECT_EQ(metric.counter.value, 0) << name;
       EXPECT_EQ(metric.gauge.value, 0) << name;
@@ -165,9 +179,9 @@ TEST(MetricsTest, RequestsAreCountedByMethodAndCode) {
   metrics.RequestStarted();
   metrics.RequestStarted();
   EXPECT_EQ(Scrape(metrics).Gauge("moe_requests_in_flight"), 3);
-  metrics.RequestDone(Method::kForward, absl::StatusCode::kOk, 0.25);
-  metrics.RequestDone(Method::kForward, absl::StatusCode::kInvalidArgument,
-                      0.5);
+  metrics.RequestDone(Method::kForward, absl::StatusCode::kOk, 0.25, 0);
+  metrics.RequestDone(Method::kForward, absl::StatusCode::kInvalidArgument, 0.5,
+                      0);
   const Scrape scrape(metrics);
   EXPECT_EQ(scrape.Gauge("moe_requests_in_flight"), 1);
   double sum = 0;
@@ -191,8 +205,10 @@ TEST(MetricsTest, RequestsAreCountedByMethodAndCode) {
 
 TEST(MetricsTest, CodesOutsideTheCanonicalOnesCountAsUnknown) {
   Metrics metrics;
-  metrics.RequestDone(Method::kGetModel, static_cast<absl::StatusCode>(99), 0);
-  metrics.RequestDone(Method::kGetModel, static_cast<absl::StatusCode>(-1), 0);
+  metrics.RequestDone(Method::kGetModel, static_cast<absl::StatusCode>(99), 0,
+                      0);
+  metrics.RequestDone(Method::kGetModel, static_cast<absl::StatusCode>(-1), 0,
+                      0);
   EXPECT_EQ(
       Scrape(metrics).Counter("moe_requests_total",
                               {{"method", "GetModel"}, {"code", "UNKNOWN"}}),
@@ -251,19 +267,30 @@ TEST(MetricsTest, QueueIsShown) {
   EXPECT_EQ(scrape.Find("moe_queue_wait_seconds").histogram.sample_sum, 0.5);
 }
 
+// Offsets of experts with these numbers of rows.
+std::vector<int32_t> Offsets(const std::vector<int32_t>& rows) {
+  std::vector<int32_t> offsets{0};
+  for (const int32_t count : rows) offsets.push_back(offsets.back() + count);
+  return offsets;
+}
+
+ForwardStats StatsOf(double experts_seconds) {
+  ForwardStats stats;
+  stats.stage_seconds[static_cast<size_t>(Stage::kExperts)] = experts_seconds;
+  return stats;
+}
+
 TEST(MetricsTest, ExpertTokensAreExactPerModelLayerAndExpert) {
   Metrics metrics;
   double want = 0;
-  // More than float32 could count one by one.
-  double tokens = 1 << 25;
   for (const char* model : {"a", "b"}) {
-    for (int layer = 0; layer < 3; ++layer) {
-      for (auto* counter : metrics.AddLayer(model, layer, 5).expert_tokens) {
-        counter->Increment(tokens);
-        counter->Increment(1);
-        want += tokens + 1;
-        ++tokens;
-      }
+    ModelMetrics added =
+        metrics.AddModel(model, {Layer(0, 5), Layer(1, 5), Layer(2, 5)});
+    for (const auto& layer : added.layers) {
+      // Together more than float32 could count one by one.
+      layer->BatchDone({}, 1, Offsets({0, 0, 0, 0, 1 << 30}));
+      layer->BatchDone({}, 1, Offsets({3, 0, 0, 1, 1}));
+      want += (1 << 30) + 5;
     }
   }
   const Scrape scrape(metrics);
@@ -272,53 +299,204 @@ TEST(MetricsTest, ExpertTokensAreExactPerModelLayerAndExpert) {
     sum += metric.counter.value;
   }
   EXPECT_EQ(sum, want);
-  // Model b, layer 2, expert 4 is the last of 30.
   EXPECT_EQ(scrape.Counter("moe_expert_tokens_total",
                            {{"model", "b"}, {"layer", "2"}, {"expert", "4"}}),
-            tokens);
+            (1 << 30) + 1);
 }
 
-TEST(MetricsTest, LoadingAModelAgainKeepsItsCounters) {
+TEST(MetricsTest, AModelThatComesAgainGoesOnCounting) {
   Metrics metrics;
-  const LayerMetrics first = metrics.AddLayer("a", 0, 2);
-  first.expert_tokens[1]->Increment(5);
-  const LayerMetrics second = metrics.AddLayer("a", 0, 2);
-  EXPECT_EQ(second.expert_tokens, first.expert_tokens);
-  EXPECT_EQ(second.expert_tokens[1]->Value(), 5);
-}
-
-TEST(MetricsTest, ModelsThreadsAndBuildAreShown) {
-  Metrics metrics;
-  metrics.SetModel("a", 1000, 2.5);
-  metrics.SetModel("b", 7, 0.5);
-  metrics.SetModel("a", 2000, 1.5);
-  metrics.SetThreads(3, 2.5);
+  const std::vector<LayerCost> layers = {Layer(0, 2)};
+  const ModelMetrics first = metrics.AddModel("a", layers);
+  first.layers[0]->BatchDone({}, 5, Offsets({5, 0}));
+  const ModelMetrics second = metrics.AddModel("a", layers);
+  second.layers[0]->BatchDone({}, 2, Offsets({2, 0}));
   const Scrape scrape(metrics);
-  EXPECT_EQ(scrape.Gauge("moe_model_weights_bytes", {{"model", "a"}}), 2000);
-  EXPECT_EQ(scrape.Gauge("moe_model_load_duration_seconds", {{"model", "a"}}),
-            1.5);
-  EXPECT_EQ(scrape.Gauge("moe_model_weights_bytes", {{"model", "b"}}), 7);
+  EXPECT_THAT(scrape.All("moe_expert_tokens_total"), SizeIs(2));
+  EXPECT_EQ(scrape.Counter("moe_expert_tokens_total",
+                           {{"model", "a"}, {"layer", "0"}, {"expert", "0"}}),
+            7);
+}
+
+TEST(MetricsTest, LayersCountTokensTimeAndHowEvenTheirExpertsAre) {
+  Metrics metrics;
+  const ModelMetrics added = metrics.AddModel("a", {Layer(3, 4), Layer(4, 0)});
+  ForwardStats stats = StatsOf(0.5);
+  stats.stage_seconds[0] = 0.25;
+  const Labels routed = {{"model", "a"}, {"layer", "3"}};
+  const auto balancedness = [&] {
+    return Scrape(metrics).Gauge("moe_expert_load_balancedness", routed);
+  };
+  EXPECT_EQ(balancedness(), 1);
+  added.layers[0]->BatchDone(stats, 4, Offsets({2, 2, 2, 2}));
+  EXPECT_EQ(balancedness(), 1);
+  added.layers[0]->BatchDone(stats, 4, Offsets({8, 0, 0, 0}));
+  // Loads 10, 2, 2, 2; the older ones count for a little less.
+  EXPECT_NEAR(balancedness(), 0.4, 1e-3);
+  // After many even batches the uneven one is forgotten.
+  for (int i = 0; i < 10; ++i) {
+    added.layers[0]->BatchDone({}, 16'384, Offsets({9999, 9999, 9999, 9999}));
+  }
+  EXPECT_NEAR(balancedness(), 1, 1e-3);
+  added.layers[1]->BatchDone(stats, 6, Offsets({6}));
+  const Scrape scrape(metrics);
+  EXPECT_EQ(scrape.Counter("moe_layer_tokens_total", routed), 8 + 10 * 16'384);
+  EXPECT_EQ(scrape.Counter("moe_layer_seconds_total", routed), 1.5);
+  EXPECT_EQ(scrape.Counter("moe_layer_tokens_total",
+                           {{"model", "a"}, {"layer", "4"}}),
+            6);
+  EXPECT_THAT(scrape.All("moe_expert_load_balancedness"), SizeIs(1))
+      << "a dense layer has nothing to balance";
+}
+
+TEST(MetricsTest, BatchesAreHeldToTheRoofline) {
+  Metrics metrics;
+  metrics.SetMachine({.read_gb_per_s = 1, .peak_gflop_per_s = 10});
+  const ModelMetrics added = metrics.AddModel("a", {{.layer = 0,
+                                                     .num_experts = 3,
+                                                     .expert_bytes = 2e9,
+                                                     .expert_flops = 1e9,
+                                                     .shared_bytes = 1e9,
+                                                     .shared_flops = 3e9}});
+  // Two experts and the shared one are read: 5 s. Operations: 4 + 6 rows, 1 s.
+  added.layers[0]->BatchDone(StatsOf(8), 2, Offsets({3, 0, 1}));
+  const Labels model = {{"model", "a"}};
+  {
+    const Scrape scrape(metrics);
+    EXPECT_EQ(scrape.Counter("moe_expert_read_bytes_total", model), 5e9);
+    EXPECT_EQ(scrape.Counter("moe_expert_flops_total", model), 10e9);
+    EXPECT_EQ(scrape.Counter("moe_expert_seconds_total", model), 8);
+    EXPECT_EQ(scrape.Counter("moe_expert_roofline_seconds_total", model), 5);
+    EXPECT_EQ(scrape.Gauge("moe_machine_read_bytes_per_second"), 1e9);
+    EXPECT_EQ(scrape.Gauge("moe_machine_flops_per_second"), 10e9);
+  }
+  // 100 rows of one expert: 3 s to read, 40 s to compute.
+  added.layers[0]->BatchDone(StatsOf(50), 100, Offsets({100, 0, 0}));
+  EXPECT_EQ(Scrape(metrics).Counter("moe_expert_roofline_seconds_total", model),
+            5 + 40);
+}
+
+TEST(MetricsTest, DetailOfExpertsIsWhatWasAskedFor) {
+  struct Case {
+    ExpertMetrics asked;
+    size_t expert_series;
+    size_t layer_series;
+  };
+  for (const Case& c :
+       {Case{ExpertMetrics::kAuto, 8, 2}, Case{ExpertMetrics::kFull, 8, 2},
+        Case{ExpertMetrics::kLayer, 0, 2}, Case{ExpertMetrics::kOff, 0, 0}}) {
+    SCOPED_TRACE(static_cast<int>(c.asked));
+    Metrics metrics(c.asked);
+    const ModelMetrics added =
+        metrics.AddModel("a", {Layer(0, 4), Layer(1, 4)});
+    EXPECT_EQ(added.detail,
+              c.asked == ExpertMetrics::kAuto ? ExpertMetrics::kFull : c.asked);
+    added.layers[0]->BatchDone(StatsOf(2), 1, Offsets({1, 0, 1, 0}));
+    const Scrape scrape(metrics);
+    EXPECT_THAT(scrape.All("moe_expert_tokens_total"), SizeIs(c.expert_series));
+    EXPECT_THAT(scrape.All("moe_layer_tokens_total"), SizeIs(c.layer_series));
+    EXPECT_THAT(scrape.All("moe_expert_load_balancedness"),
+                SizeIs(c.layer_series));
+    EXPECT_EQ(scrape.Counter("moe_expert_seconds_total", {{"model", "a"}}), 2);
+  }
+}
+
+TEST(MetricsTest, AutoTellsLessOfWhatWouldBeTooMuch) {
+  Metrics metrics;
+  const std::vector<LayerCost> half(1, Layer(0, kMaxExpertSeries / 2));
+  EXPECT_EQ(metrics.AddModel("a", half).detail, ExpertMetrics::kFull);
+  EXPECT_EQ(metrics.AddModel("b", half).detail, ExpertMetrics::kFull);
+  EXPECT_EQ(metrics.AddModel("c", {Layer(0, 1)}).detail, ExpertMetrics::kLayer);
+  EXPECT_EQ(metrics.AddModel("a", half).detail, ExpertMetrics::kFull)
+      << "the name keeps what it had";
+}
+
+TEST(MetricsTest, ModelsAreShown) {
+  Metrics metrics;
+  metrics.ModelAnnounced("a");
+  metrics.ModelAnnounced("b");
+  metrics.ModelAnnounced("c");
+  metrics.ModelWithdrawn("c");
+  WeightsBytes weights;
+  weights[WeightFormat::kInt4] = 1000;
+  weights[WeightFormat::kF32] = 10;
+  metrics.ModelReady("a", weights, 2.5);
+  {
+    const Scrape scrape(metrics);
+    EXPECT_EQ(scrape.Gauge("moe_model_ready", {{"model", "a"}}), 1);
+    EXPECT_EQ(scrape.Gauge("moe_model_ready", {{"model", "b"}}), 0);
+    EXPECT_THAT(scrape.All("moe_model_ready"), SizeIs(2));
+    EXPECT_THAT(scrape.All("moe_model_weights_bytes"), SizeIs(2));
+    EXPECT_EQ(scrape.Gauge("moe_model_weights_bytes",
+                           {{"model", "a"}, {"weight_format", "int4"}}),
+              1000);
+    EXPECT_EQ(scrape.Gauge("moe_model_load_duration_seconds", {{"model", "a"}}),
+              2.5);
+  }
+  weights[WeightFormat::kInt4] = 0;
+  metrics.ModelReady("a", weights, 1.5);
+  const Scrape scrape(metrics);
+  EXPECT_EQ(scrape.Gauge("moe_model_weights_bytes",
+                         {{"model", "a"}, {"weight_format", "int4"}}),
+            0)
+      << "what is gone does not stay on the page";
+  EXPECT_EQ(scrape.Gauge("moe_model_weights_bytes",
+                         {{"model", "a"}, {"weight_format", "f32"}}),
+            10);
+}
+
+TEST(MetricsTest, LimitsThreadsAndBuildAreShown) {
+  Metrics metrics;
+  metrics.SetThreads(3, 2.5);
+  metrics.SetQueueLimits(100, 200);
+  metrics.AddQueueBytes(70);
+  metrics.AddQueueBytes(-20);
+  metrics.SetMemoryLimit(1 << 30);
+  metrics.SetHugePages(1 << 21);
+  metrics.SetServing(true);
+  metrics.SetTlsExpiry(absl::FromUnixSeconds(1'900'000'000));
+  const Scrape scrape(metrics);
   EXPECT_EQ(scrape.Gauge("moe_compute_threads"), 3);
   EXPECT_EQ(scrape.Gauge("moe_cgroup_quota_cpus"), 2.5);
+  EXPECT_EQ(scrape.Gauge("moe_max_queue_tokens"), 100);
+  EXPECT_EQ(scrape.Gauge("moe_max_queue_bytes"), 200);
+  EXPECT_EQ(scrape.Gauge("moe_queue_bytes"), 50);
+  EXPECT_EQ(scrape.Gauge("moe_memory_limit_bytes"), 1 << 30);
+  EXPECT_EQ(scrape.Gauge("moe_huge_pages_bytes"), 1 << 21);
+  EXPECT_EQ(scrape.Gauge("moe_serving"), 1);
+  EXPECT_EQ(scrape.Gauge("moe_tls_certificate_expiry_timestamp_seconds"),
+            1'900'000'000);
   ASSERT_THAT(scrape.All("moe_build_info"), SizeIs(1));
   const ClientMetric& build = scrape.All("moe_build_info")[0];
   EXPECT_EQ(build.gauge.value, 1);
   std::vector<std::string> names;
   for (const auto& label : build.label) names.push_back(label.name);
-  EXPECT_THAT(names, UnorderedElementsAre("version", "commit", "onednn"));
+  EXPECT_THAT(names,
+              UnorderedElementsAre("version", "commit", "onednn", "isa"));
+}
+
+TEST(MetricsTest, BytesAreCountedByMethod) {
+  Metrics metrics;
+  metrics.RequestStarted();
+  metrics.Received(Method::kRoute, 100);
+  metrics.RequestDone(Method::kRoute, absl::StatusCode::kOk, 0.1, 30);
+  const Scrape scrape(metrics);
+  EXPECT_EQ(scrape.Counter("moe_received_bytes_total", {{"method", "Route"}}),
+            100);
+  EXPECT_EQ(scrape.Counter("moe_sent_bytes_total", {{"method", "Route"}}), 30);
+  EXPECT_EQ(scrape.Counter("moe_sent_bytes_total", {{"method", "Forward"}}), 0);
 }
 
 TEST(MetricsTest, CountsFromSeveralThreads) {
   Metrics metrics;
-  const LayerMetrics layer = metrics.AddLayer("a", 0, 1);
   {
     std::vector<std::jthread> threads;
     for (int thread = 0; thread < 4; ++thread) {
-      threads.emplace_back([&metrics, &layer] {
+      threads.emplace_back([&metrics] {
         for (int i = 0; i < 1000; ++i) {
           metrics.RequestStarted();
-          layer.expert_tokens[0]->Increment();
-          metrics.RequestDone(Method::kRoute, absl::StatusCode::kOk, 0.001);
+          metrics.AddQueueBytes(1);
+          metrics.RequestDone(Method::kRoute, absl::StatusCode::kOk, 0.001, 1);
         }
       });
     }
@@ -328,7 +506,7 @@ TEST(MetricsTest, CountsFromSeveralThreads) {
                            {{"method", "Route"}, {"code", "OK"}}),
             4000);
   EXPECT_EQ(scrape.Gauge("moe_requests_in_flight"), 0);
-  EXPECT_EQ(layer.expert_tokens[0]->Value(), 4000);
+  EXPECT_EQ(scrape.Gauge("moe_queue_bytes"), 4000);
 }
 
 TEST(CodeNameTest, IsTheCanonicalName) {
@@ -378,6 +556,54 @@ TEST(MetricsEndpointTest, ServesTheRegistryOnThePortItGot) {
       AllOf(HasSubstr("200 OK"),
             HasSubstr("moe_rejected_requests_total{reason=\"queue_full\"} 1\n"),
             HasSubstr("# TYPE moe_requests_total counter\n")));
+}
+
+TEST(MetricsEndpointTest, TellsOfTheProcess) {
+  Metrics metrics;
+  MOE_ASSERT_OK_AND_ASSIGN(
+      const auto endpoint,
+      MetricsEndpoint::Start("127.0.0.1:0", metrics.registry()));
+  int port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(endpoint->address().substr(10), &port));
+  EXPECT_THAT(HttpGet(port, "/metrics"),
+              AllOf(HasSubstr("\n# TYPE process_cpu_seconds_total counter\n"),
+                    HasSubstr("\nprocess_resident_memory_bytes "),
+                    HasSubstr("\nprocess_open_fds "),
+                    HasSubstr("\nprocess_start_time_seconds ")));
+}
+
+// The default keeps the page of the largest models small. How long a scrape
+// takes is printed, not judged.
+TEST(MetricsEndpointTest, ThePageOfTheLargestModelsIsSmall) {
+  for (const ExpertMetrics detail :
+       {ExpertMetrics::kAuto, ExpertMetrics::kFull}) {
+    Metrics metrics(detail);
+    std::vector<LayerCost> layers;
+    for (int index = 3; index < 61; ++index)
+      layers.push_back(Layer(index, 256));
+    const ModelMetrics added = metrics.AddModel("deepseek-v3", layers);
+    std::vector<int32_t> rows(256);
+    for (size_t e = 0; e < rows.size(); ++e) rows[e] = 12'345 + 67 * e % 89;
+    for (const auto& layer : added.layers) {
+      layer->BatchDone(StatsOf(0.012345), 4096, Offsets(rows));
+    }
+    MOE_ASSERT_OK_AND_ASSIGN(
+        const auto endpoint,
+        MetricsEndpoint::Start("127.0.0.1:0", metrics.registry()));
+    int port = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(endpoint->address().substr(10), &port));
+    absl::Duration best = absl::InfiniteDuration();
+    size_t bytes = 0;
+    for (int i = 0; i < 5; ++i) {
+      const absl::Time start = absl::Now();
+      bytes = HttpGet(port, "/metrics").size();
+      best = std::min(best, absl::Now() - start);
+    }
+    std::cout << (detail == ExpertMetrics::kAuto ? "auto: " : "full: ") << bytes
+              << " bytes in " << best << "\n";
+    EXPECT_LT(bytes, 2'000'000);
+    EXPECT_GT(bytes, 10'000);
+  }
 }
 
 TEST(MetricsEndpointTest, RefusesAnAddressThatIsTakenOrNone) {

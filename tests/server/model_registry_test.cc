@@ -31,7 +31,8 @@ std::shared_ptr<const ServedModel> MakeServed(const std::string& name,
   auto served = std::make_shared<ServedModel>();
   served->name = name;
   served->weight_format = "f32";
-  served->model = std::make_unique<Model>(ModelSpec(), std::move(layers), 0);
+  served->model =
+      std::make_unique<Model>(ModelSpec(), std::move(layers), WeightsBytes());
   served->layer_metrics.resize(indices.size());
   return served;
 }
@@ -90,7 +91,7 @@ TEST(ModelRegistryTest, FindsLayersByTheirIndexInTheCheckpoint) {
                            registry.FindLayer("olmoe", 3));
   EXPECT_EQ(found.served, served);
   EXPECT_EQ(found.layer, &served->model->layers()[1]);
-  EXPECT_EQ(found.metrics, &served->layer_metrics[1]);
+  EXPECT_EQ(found.metrics, served->layer_metrics[1].get());
 }
 
 TEST(ModelRegistryTest, UnknownLayersAreNotFoundAndThoseThereAreAreNamed) {
@@ -157,7 +158,7 @@ TEST(ModelRegistryTest, ReadersSeeAWholeVersionWhileModelsAreReplaced) {
                              registry.FindLayer("olmoe", 0));
     ASSERT_EQ(found.served->model->layers().size(),
               found.served->layer_metrics.size());
-    ASSERT_EQ(found.metrics, found.served->layer_metrics.data());
+    ASSERT_EQ(found.metrics, found.served->layer_metrics.front().get());
   }
 }
 

@@ -43,6 +43,7 @@ ServerOptions DemoOptions() {
   options.listen_address = "127.0.0.1:0";
   options.metrics_address = "";
   options.num_compute_threads = 1;
+  options.measure_machine = false;
   return options;
 }
 

@@ -74,6 +74,30 @@ TEST(CpuLimitsThreadsTest, IsTheSmallerOfAffinityAndQuotaRoundedUp) {
   EXPECT_EQ((CpuLimits{.affinity_cpus = 8, .quota_cpus = 0.1}.threads()), 1);
 }
 
+TEST(MemoryLimitTest, IsTheSmallestOnTheWayUp) {
+  const std::string root = ::testing::TempDir() + "/memory_limit";
+  const auto write = [&](const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(
+        std::filesystem::path(root + path).parent_path());
+    std::ofstream(root + path) << text;
+  };
+  const int64_t all = DetectMemoryLimit(root);
+  EXPECT_GT(all, 0) << "what the machine has";
+  write("/proc/self/cgroup", "4:memory:/a\n0::/pod/box\n");
+  write("/sys/fs/cgroup/pod/box/memory.max", "max\n");
+  EXPECT_EQ(DetectMemoryLimit(root), all);
+  write("/sys/fs/cgroup/pod/memory.max", "1048576\n");
+  EXPECT_EQ(DetectMemoryLimit(root), 1048576);
+  write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "524288\n");
+  EXPECT_EQ(DetectMemoryLimit(root), 524288);
+  // What v1 says where there is no limit.
+  write("/sys/fs/cgroup/pod/memory.max", "max\n");
+  write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+        "9223372036854771712\n");
+  EXPECT_EQ(DetectMemoryLimit(root), all);
+  std::filesystem::remove_all(root);
+}
+
 TEST(CpuLimitsThreadsTest, FollowsTheAffinityMask) {
   cpu_set_t before;
   ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
