@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "experts/base/status_macros.h"
 #include "server/client/commands.h"
 #include "server/client/connection.h"
+#include "server/client/doctor.h"
 #include "server/client/load.h"
 #include "server/client/verify.h"
 #include "server/flags.h"
@@ -25,6 +27,12 @@ ABSL_FLAG(std::string, tls_ca_file, "",
 ABSL_FLAG(std::string, tls_cert_file, "",
           "PEM file of the certificate that identifies this client.");
 ABSL_FLAG(std::string, tls_key_file, "", "PEM file of its key.");
+ABSL_FLAG(std::string, tls_server_name, "",
+          "The name that the server's certificate is for, where --server is "
+          "another.");
+ABSL_FLAG(std::string, metrics, "",
+          "doctor: HOST:PORT of the server's metrics; empty = port 9464 of "
+          "its host.");
 ABSL_FLAG(std::string, token_file, "",
           "File whose first line is sent as bearer token.");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
@@ -79,7 +87,9 @@ constexpr char kUsage[] =
     "  moe-client verify    compares answers with recorded vectors; exit code "
     "1 if they differ\n"
     "  moe-client load      measures latency and throughput\n"
-    "  moe-client health    exit code 0 if the server is serving";
+    "  moe-client health    exit code 0 if the server is serving\n"
+    "  moe-client doctor    says what is wrong with a server, and what to do; "
+    "exit code 1 if it does not work";
 
 absl::StatusOr<v1::DType> ParseDType(const std::string& name) {
   if (name == "f32") return v1::F32;
@@ -106,6 +116,7 @@ ConnectionOptions ConnectionFromFlags() {
           .ca_file = absl::GetFlag(FLAGS_tls_ca_file),
           .cert_file = absl::GetFlag(FLAGS_tls_cert_file),
           .key_file = absl::GetFlag(FLAGS_tls_key_file),
+          .tls_server_name = absl::GetFlag(FLAGS_tls_server_name),
           .token_file = absl::GetFlag(FLAGS_token_file)};
 }
 
@@ -153,6 +164,12 @@ absl::Status RunForward(const Connection& connection) {
 
 // 0 = done, 1 = the answer is no, 2 = an error.
 absl::StatusOr<int> Run(const std::string& command) {
+  if (command == "doctor") {
+    const auto findings =
+        Diagnose({.connection = ConnectionFromFlags(),
+                  .metrics_address = absl::GetFlag(FLAGS_metrics)});
+    return PrintFindings(findings) ? 0 : 1;
+  }
   MOE_ASSIGN_OR_RETURN(const Connection connection,
                        Connection::Open(ConnectionFromFlags()));
   if (command == "info") {
@@ -183,11 +200,14 @@ absl::StatusOr<int> Run(const std::string& command) {
     return healthy ? 0 : 1;
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "command: want info, forward, verify, load or health, got \"", command,
-      "\""));
+      "command: want info, forward, verify, load, health or doctor, got \"",
+      command, "\""));
 }
 
 int Main(int argc, char** argv) {
+  // What gRPC has to say is in the status.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread runs yet.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   const std::vector<std::string> positional =
       ParseCommandLineOrExit(argc, argv, kUsage, "moe_client.cc");
   if (positional.size() != 1) {

@@ -23,6 +23,7 @@
 #include "server/logging.h"
 #include "server/server.h"
 #include "server/server_options.h"
+#include "server/service_manager.h"
 
 ABSL_FLAG(std::vector<std::string>, model, {},
           "Models to serve, as NAME=DIR; repeatable, or separated by commas. "
@@ -199,6 +200,7 @@ int Main(int argc, char** argv) {
                   positional.front());
     return 2;
   }
+  const ServiceManager service_manager = ServiceManager::FromEnvironment();
   // All threads inherit the mask: the signals reach sigwait only.
   const sigset_t set = EndSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
@@ -216,7 +218,9 @@ int Main(int argc, char** argv) {
   absl::PrintF("READY grpc=%s metrics=%s\n", (*server)->grpc_address(),
                (*server)->metrics_address());
   std::fflush(stdout);
+  service_manager.Tell("READY=1\nSTATUS=serving");
   life_cycle->end.WaitForNotification();
+  service_manager.Tell("STOPPING=1\nSTATUS=draining");
   (*server)->Drain();
   // Nothing is left to lose; giving back threads and weights one by one would
   // only take time.

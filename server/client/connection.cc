@@ -18,9 +18,12 @@ namespace moe {
 namespace {
 
 std::shared_ptr<grpc::Channel> MakeChannel(
-    const std::string& address,
+    const ConnectionOptions& options,
     const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
+  if (!options.tls_server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls_server_name);
+  }
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
   // Connections to the same server would else be one.
@@ -28,7 +31,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   // A server that restarts is found again soon.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return grpc::CreateCustomChannel(address, credentials, arguments);
+  return grpc::CreateCustomChannel(options.address, credentials, arguments);
 }
 
 absl::StatusOr<std::string> ReadFile(absl::string_view flag,
@@ -66,7 +69,7 @@ absl::StatusOr<WireMatrix> AsMatrix(const v1::Tensor& tensor) {
 Connection::Connection(
     const ConnectionOptions& options, const std::string& token,
     const std::shared_ptr<grpc::ChannelCredentials>& credentials)
-    : channel_(MakeChannel(options.address, credentials)),
+    : channel_(MakeChannel(options, credentials)),
       stub_(v1::MoeService::NewStub(channel_)),
       health_(grpc::health::v1::Health::NewStub(channel_)),
       timeout_(options.timeout),
@@ -93,6 +96,10 @@ absl::StatusOr<Connection> Connection::Open(const ConnectionOptions& options) {
         "--tls_cert_file: want it together with --tls_key_file");
   }
   if (!options.tls && options.ca_file.empty() && options.cert_file.empty()) {
+    if (!options.tls_server_name.empty()) {
+      return absl::InvalidArgumentError(
+          "--tls_server_name: want --tls or --tls_ca_file with it");
+    }
     return Connection(options, token, grpc::InsecureChannelCredentials());
   }
   grpc::SslCredentialsOptions ssl;

@@ -33,6 +33,8 @@ struct ConnectionOptions {
   std::string ca_file{};
   std::string cert_file{};
   std::string key_file{};
+  // The name that the server's certificate is for; empty: that of the address.
+  std::string tls_server_name{};
   // File whose first line is sent as bearer token; empty: none is sent.
   std::string token_file{};
 };
