@@ -26,11 +26,13 @@ RUN deploy/install_dependencies.sh test && rm -rf /var/lib/apt/lists/*
 CMD ["tests/run.sh"]
 
 FROM ${BASE}
+ARG BASE
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="moe-server" \
   org.opencontainers.image.description="CPU inference server for the feed-forward layers of transformer models" \
   org.opencontainers.image.licenses="Apache-2.0" \
+  org.opencontainers.image.base.name="${BASE}" \
   org.opencontainers.image.version="${VERSION}" \
   org.opencontainers.image.revision="${REVISION}"
 RUN --mount=type=bind,source=deploy/install_dependencies.sh,target=/install.sh \

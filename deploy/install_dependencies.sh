@@ -7,7 +7,9 @@
 #   build   to compile the programs
 #   test    to compile and run the tests (comes on top of build)
 #   run     to run the compiled programs; all that the container image holds
-#   check   format, lint and shell checks of .ci/run
+#   check   what .ci/run uses on top: format, lint and shell checks, and a
+#           Prometheus to ask the shipped queries of; on a machine with systemd
+#           that package starts it as a service on port 9090
 #
 # --list prints the packages and installs nothing.
 #
@@ -55,7 +57,7 @@ packages_of() {
       esac
       ;;
     check)
-      echo shellcheck
+      echo shellcheck prometheus
       # Later versions format otherwise; one version decides.
       if [ "$codename" = bookworm ]; then
         echo clang-format-14 clang-tidy-14
