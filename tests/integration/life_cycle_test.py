@@ -106,6 +106,9 @@ class BadStartTest(unittest.TestCase):
             ["--demo", "--weight_format=int7"], "weight_format", "int7"
         )
         self.assert_refused(
+            ["--demo", "--expert_metrics=some"], "expert_metrics", "some"
+        )
+        self.assert_refused(
             ["--demo", "--listen_address=nonsense"], "listen_address"
         )
         self.assert_refused(["--model=m"], "--model")

@@ -24,9 +24,12 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/client/connection.h"
+#include "server/client/metrics_page.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -69,7 +72,7 @@ void WriteCertificate(const std::string& cert_path, const std::string& key_path,
                              -1, 0);
   X509_set_issuer_name(cert, name);
   X509_EXTENSION* address = X509V3_EXT_conf_nid(
-      nullptr, nullptr, NID_subject_alt_name, "IP:127.0.0.1");
+      nullptr, nullptr, NID_subject_alt_name, "IP:127.0.0.1,DNS:moe-server");
   X509_add_ext(cert, address, -1);
   X509_EXTENSION_free(address);
   ASSERT_GT(X509_sign(cert, key, EVP_sha256()), 0);
@@ -331,6 +334,48 @@ TEST_F(ServerTest, RenewedCertificateIsUsedAndABadOneIsNot) {
       << "trusts the old one only";
   TrustCertificate();
   MOE_EXPECT_OK(Call(TlsClient()));
+}
+
+TEST_F(ServerTest, MetricsSayWhenTheCertificateExpires) {
+  WriteCertificate(folder_.File("cert"), folder_.File("key"), 1,
+                   /*valid_seconds=*/1000);
+  TrustCertificate();
+  ServerOptions options = TlsOptions();
+  options.metrics_address = "127.0.0.1:0";
+  const int64_t start = absl::ToUnixSeconds(absl::Now());
+  Start(options);
+  const auto seconds_left = [&] {
+    const auto page = MetricsPage::Fetch(server_->metrics_address(), "");
+    return page.ok() ? page->Sum("moe_tls_certificate_expiry_timestamp_seconds")
+                               .value_or(0) -
+                           static_cast<double>(start)
+                     : 0;
+  };
+  EXPECT_NEAR(seconds_left(), 1000, 60);
+  // The one that is in use, whatever else lies in the files.
+  folder_.Write("cert", "garbage");
+  MOE_EXPECT_OK(Call(TlsClient()));
+  EXPECT_NEAR(seconds_left(), 1000, 60);
+  WriteCertificate(folder_.File("cert"), folder_.File("key"), 2,
+                   /*valid_seconds=*/5000);
+  TrustCertificate();
+  MOE_EXPECT_OK(Call(TlsClient()));
+  EXPECT_NEAR(seconds_left(), 5000, 60);
+}
+
+TEST_F(ServerTest, AProbeOnLoopbackAcceptsTheNameOfTheService) {
+  MakeCertificate(1);
+  TrustCertificate();
+  Start(TlsOptions());
+  ConnectionOptions client = TlsClient();
+  client.tls_server_name = "another";
+  EXPECT_THAT(Call(client), StatusIs(absl::StatusCode::kUnavailable, _))
+      << "the certificate is not for this name";
+  client.tls_server_name = "moe-server";
+  MOE_EXPECT_OK(Call(client));
+  client.ca_file.clear();
+  EXPECT_THAT(Call(client), StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr("--tls_server_name: want")));
 }
 
 TEST_F(ServerTest, MutualTlsNeedsACertificateOfTheClient) {
