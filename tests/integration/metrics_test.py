@@ -75,6 +75,35 @@ class MetricsTest(harness.DemoTest):
         self.assertEqual(after, before)
         self.assertFalse([name for name in after if "nobody" in name])
 
+    def test_detail_of_experts_is_what_was_asked_for(self):
+        for detail, experts, layers in (
+            ("full", 32, 3),
+            ("layer", 0, 3),
+            ("off", 0, 0),
+        ):
+            with self.subTest(detail), harness.Server(
+                "--demo", f"--expert_metrics={detail}"
+            ) as server:
+                names = [name.split("{")[0] for name in server.metrics()]
+                self.assertEqual(names.count("moe_expert_tokens_total"), experts)
+                self.assertEqual(names.count("moe_layer_tokens_total"), layers)
+                self.assertEqual(names.count("moe_expert_seconds_total"), 1)
+        self.assertIn("metrics of each expert", self.server.stderr())
+
+    def test_bytes_are_those_of_the_messages(self):
+        request = self.request(tokens=5)
+        before = self.total("moe_received_bytes_total", method="Forward")
+        sent = self.total("moe_sent_bytes_total", method="Forward")
+        response = self.forward(request)
+        self.assertEqual(
+            self.total("moe_received_bytes_total", method="Forward") - before,
+            request.ByteSize(),
+        )
+        self.assertEqual(
+            self.total("moe_sent_bytes_total", method="Forward") - sent,
+            response.ByteSize(),
+        )
+
     def test_build_info_is_one(self):
         self.assertEqual(self.total("moe_build_info"), 1)
 
