@@ -259,7 +259,9 @@ class PrometheusTest(unittest.TestCase):
             if name == "process_virtual_memory_bytes":
                 continue
             if name.startswith(("moe_", "process_")):
-                self.assertIn(name, shown)
+                self.assertTrue(
+                    name in shown, f"{name}: on no dashboard, page or rule"
+                )
 
 
 class FilesTest(unittest.TestCase):
