@@ -145,7 +145,7 @@ class PrometheusTest(unittest.TestCase):
 
     def filled(self, query, variables):
         """As Grafana fills it in."""
-        query = query.replace("$__rate_interval", "4s")
+        query = query.replace("$__rate_interval", "10s")
         query = query.replace("$__interval", "1s")
         for name, values in variables.items():
             # A string of PromQL: a backslash is two.
