@@ -21,10 +21,14 @@ namespace moe {
 class ExpertWorkspace {
  public:
   // The executor must outlive this object.
-  explicit ExpertWorkspace(Executor* executor)
-      : executor_(executor), runner_(BestKernels(), executor->num_threads()) {}
+  explicit ExpertWorkspace(Executor* executor,
+                           const Kernels& kernels = BestKernels())
+      : executor_(executor),
+        kernels_(kernels),
+        runner_(kernels, executor->num_threads()) {}
 
   Executor& executor() const { return *executor_; }
+  const Kernels& kernels() const { return kernels_; }
 
   // Experts, and linear maps; see ExpertRunner. Any thread, one at a time.
   void Run(const ExpertSpec& spec, absl::Span<const PackedExpert> experts,
@@ -34,6 +38,7 @@ class ExpertWorkspace {
 
  private:
   Executor* executor_;
+  const Kernels& kernels_;
   ExpertRunner runner_;
 };
 

@@ -147,7 +147,7 @@ std::string CodeName(absl::StatusCode code) {
   return absl::StatusCodeToString(code);
 }
 
-Metrics::Metrics(ExpertMetrics detail)
+Metrics::Metrics(ExpertMetrics detail, absl::string_view isa)
     : detail_(detail), registry_(std::make_shared<Registry>()) {
   Registry& r = *registry_;
   auto& requests = BuildCounter()
@@ -309,7 +309,7 @@ Metrics::Metrics(ExpertMetrics detail)
       .Register(r)
       .Add({{"version", kVersion},
             {"commit", kCommit},
-            {"isa", std::string(BestKernels().isa)},
+            {"isa", std::string(isa)},
             {"onednn", OneDnnVersion()}})
       .Set(1);
 }

@@ -122,7 +122,9 @@ struct ModelMetrics {
 // Thread-safe.
 class Metrics {
  public:
-  explicit Metrics(ExpertMetrics detail = ExpertMetrics::kAuto);
+  // isa: of the kernels in use, for moe_build_info
+  explicit Metrics(ExpertMetrics detail = ExpertMetrics::kAuto,
+                   absl::string_view isa = BestKernels().isa);
 
   // Before the first model.
   void SetMachine(const MachineRates& rates);

@@ -46,6 +46,8 @@ ABSL_FLAG(std::vector<std::string>, tokens,
 ABSL_FLAG(int, num_compute_threads, 0,
           "Threads that compute; 0 = what CPU affinity and cgroup quota "
           "allow.");
+ABSL_FLAG(std::string, isa, "",
+          "Kernels to measure, as AVX2; empty = the best for this CPU.");
 ABSL_FLAG(absl::Duration, cell_time, absl::Seconds(2),
           "How long to measure each cell.");
 ABSL_FLAG(int64_t, cold_bytes, int64_t{1} << 30,
@@ -140,6 +142,7 @@ struct Options {
   std::vector<WeightFormat> formats;
   std::vector<int64_t> tokens;
   int num_threads = 1;
+  const Kernels* kernels = &BestKernels();
   double cell_seconds = 0;
   int64_t cold_bytes = 0;
 };
@@ -183,6 +186,19 @@ absl::StatusOr<Options> OptionsFromFlags() {
     }
     options.tokens.push_back(tokens);
   }
+  if (const std::string isa = absl::GetFlag(FLAGS_isa); !isa.empty()) {
+    std::vector<std::string> names;
+    options.kernels = nullptr;
+    for (const Kernels* kernels : AllKernels()) {
+      names.emplace_back(kernels->isa);
+      if (kernels->isa == isa) options.kernels = kernels;
+    }
+    if (options.kernels == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("--isa: want one of ",
+                                                     absl::StrJoin(names, ", "),
+                                                     ", got \"", isa, "\""));
+    }
+  }
   const int threads = absl::GetFlag(FLAGS_num_compute_threads);
   options.num_threads = threads > 0 ? threads : DetectCpuLimits().threads();
   return options;
@@ -202,7 +218,7 @@ class Bench {
   explicit Bench(const Options& options)
       : options_(options),
         executor_(options.num_threads),
-        workspace_(&executor_),
+        workspace_(&executor_, *options.kernels),
         expert_(options.spec),
         probe_(kProbeBytes) {
     std::fill_n(probe_.data(), probe_.size(), uint8_t{1});
@@ -301,7 +317,8 @@ class Bench {
   // Rates are those of the best moment: whatever else runs only lowers them.
   void MeasureMachineAgain() {
     const MachineRates again = MeasureMachine(
-        BestKernels(), probe_.data(), probe_.size(), executor_.num_threads(),
+        *options_.kernels, probe_.data(), probe_.size(),
+        executor_.num_threads(),
         [this](auto tasks, auto fn) { executor_.ParallelFor(tasks, fn); });
     rates_.read_gb_per_s = std::max(rates_.read_gb_per_s, again.read_gb_per_s);
     rates_.peak_gflop_per_s =
@@ -373,7 +390,7 @@ absl::Status WriteJson(const std::string& path, const Options& options,
       "{\"machine\": {\"read_gb_per_s\": %.3f, \"peak_gflop_per_s\": %.3f, "
       "\"threads\": %d, \"isa\": \"%s\"},\n \"cells\": [\n",
       rates.read_gb_per_s, rates.peak_gflop_per_s, options.num_threads,
-      BestKernels().isa);
+      options.kernels->isa);
   file << absl::StrJoin(cells, ",\n", [](std::string* out, const Cell& cell) {
     absl::StrAppendFormat(
         out,
@@ -399,7 +416,7 @@ absl::Status Run(const Options& options) {
       "layer: d_model %d, d_ff %d, %d experts, top-%d, random routing, cold "
       "weights\n\n%-7s %6s %13s %10s %9s %8s %9s\n",
       bench.rates().read_gb_per_s, bench.rates().peak_gflop_per_s,
-      options.num_threads, BestKernels().isa, options.spec.d_model,
+      options.num_threads, options.kernels->isa, options.spec.d_model,
       options.spec.d_ff, options.num_experts, options.top_k, "weights",
       "tokens", "median time", "tokens/s", "GFLOP/s", "GB/s", "roofline");
   std::vector<Cell> cells;
@@ -434,9 +451,11 @@ absl::Status Run(const Options& options) {
                  largest);
   }
   absl::PrintF(
-      "\nkernels: %s, %s; oneDNN %s is not used but by --compare\n",
-      BestKernels().isa,
-      BestKernels().has_fma ? "same bytes in any batch" : "without FMA",
+      "\nkernels: %s, same bytes in any batch%s; oneDNN %s is not used but by "
+      "--compare\n",
+      options.kernels->isa,
+      options.kernels->same_bytes_everywhere ? " and on every CPU with FMA"
+                                             : "",
       OneDnnVersion());
   if (absl::GetFlag(FLAGS_json).empty()) return absl::OkStatus();
   return WriteJson(absl::GetFlag(FLAGS_json), options, bench.rates(), cells,

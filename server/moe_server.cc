@@ -43,6 +43,9 @@ ABSL_FLAG(
     std::string, engine, "simd",
     "What computes the experts of checkpoints: simd (packed weights, same "
     "bytes for a token in any batch) or onednn (float32 weights).");
+ABSL_FLAG(bool, deterministic, false,
+          "Keep to kernels whose results are the same bytes on every CPU with "
+          "FMA: no AMX. Results are the same bytes in any batch either way.");
 ABSL_FLAG(std::vector<std::string>, layers, {},
           "Layers to serve, as in 0-3,7; empty = all.");
 ABSL_FLAG(std::string, expert_metrics, "auto",
@@ -118,6 +121,7 @@ absl::StatusOr<ServerOptions> OptionsFromFlags() {
         absl::StrCat("--engine: ", engine.status().message()));
   }
   options.engine = *engine;
+  options.deterministic = absl::GetFlag(FLAGS_deterministic);
   MOE_ASSIGN_OR_RETURN(
       options.layers,
       ParseIndexList("--layers",

@@ -141,8 +141,10 @@ Server::Server(const ServerOptions& options)
       cpu_limits_(DetectCpuLimits()),
       memory_limit_(DetectMemoryLimit()),
       executor_(ComputeThreads(options, cpu_limits_)),
-      expert_workspace_(&executor_),
-      metrics_(options.expert_metrics),
+      expert_workspace_(&executor_, options.deterministic
+                                        ? DeterministicKernels()
+                                        : BestKernels()),
+      metrics_(options.expert_metrics, expert_workspace_.kernels().isa),
       engine_({.batching = {.max_batch_tokens = options.max_batch_tokens,
                             .max_queue_delay = absl::ToChronoNanoseconds(
                                 options.max_queue_delay),
@@ -164,7 +166,7 @@ void Server::LogSetUp() const {
   LogInfo(absl::StrFormat(
       "moe-server %s (%s): kernels for %s, oneDNN %s, %d compute threads "
       "(affinity %d CPUs, cgroup quota %s)",
-      kVersion, kCommit, BestKernels().isa, OneDnnVersion(),
+      kVersion, kCommit, expert_workspace_.kernels().isa, OneDnnVersion(),
       executor_.num_threads(), cpu_limits_.affinity_cpus,
       cpu_limits_.quota_cpus.has_value()
           ? absl::StrCat(*cpu_limits_.quota_cpus, " CPUs")
@@ -200,7 +202,8 @@ void Server::Measure() {
   std::fill_n(memory.data(), bytes, uint8_t{1});
   constexpr int kRounds = 16;
   const MachineRates rates = MeasureMachine(
-      BestKernels(), memory.data(), bytes, executor_.num_threads(),
+      expert_workspace_.kernels(), memory.data(), bytes,
+      executor_.num_threads(),
       [this](auto tasks, auto fn) { executor_.ParallelFor(tasks, fn); },
       kRounds);
   metrics_.SetMachine(rates);

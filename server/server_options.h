@@ -34,7 +34,9 @@ struct ServerOptions {
 
   WeightFormat weight_format = WeightFormat::kAuto;
   ExpertEngine engine = ExpertEngine::kSimd;  // kOneDnn: float32 weights
-  std::vector<int> layers;                    // empty = all
+  // Only kernels whose results are the same bytes on every CPU with FMA.
+  bool deterministic = false;
+  std::vector<int> layers;  // empty = all
 
   ExpertMetrics expert_metrics = ExpertMetrics::kAuto;
   // Measure the machine's memory bandwidth and peak speed when starting, in a

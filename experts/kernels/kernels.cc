@@ -2,12 +2,11 @@
 #define HWY_TARGET_INCLUDE "experts/kernels/kernels.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
-#include <memory>
 #include <vector>
 
 #include "experts/kernels/fill.h"
 #include "experts/kernels/kernels.h"
-#include "experts/kernels/mul-inl.h"
+#include "experts/kernels/x86.h"
 #include "hwy/highway.h"
 #include "hwy/targets.h"
 
@@ -17,13 +16,8 @@ namespace HWY_NAMESPACE {
 
 void FillPropertiesOfTarget(Kernels& kernels) {
   kernels.isa = hwy::TargetName(HWY_TARGET);
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-  kernels.has_fma = false;
-#else
-  kernels.has_fma = true;
-#endif
-  kernels.max_rows = kRows;
-  kernels.fused_rows = kFusedRows;
+  kernels.same_bytes_everywhere =
+      HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -47,27 +41,44 @@ Kernels Fill() {
   return kernels;
 }
 
-}  // namespace
-
-const Kernels& BestKernels() {
-  static const Kernels kernels = Fill();
-  return kernels;
+std::vector<Kernels> FillAll() {
+  std::vector<Kernels> tables;
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::GetChosenTarget().Update(target);
+    const Kernels kernels = Fill();
+#if HWY_ARCH_X86_64
+    if (target == HWY_AVX3 && CpuHasAmx()) {
+      Kernels amx = kernels;
+      UseAmx(amx);
+      tables.push_back(amx);
+    }
+#endif
+    tables.push_back(kernels);
+  }
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  return tables;
 }
 
-std::vector<const Kernels*> AllKernels() {
-  static const std::vector<Kernels> tables = [] {
-    std::vector<Kernels> filled;
-    for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-      hwy::GetChosenTarget().Update(target);
-      filled.push_back(Fill());
-    }
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    return filled;
+}  // namespace
+
+const Kernels& BestKernels() { return *AllKernels().front(); }
+
+const Kernels& DeterministicKernels() {
+  for (const Kernels* kernels : AllKernels()) {
+    if (kernels->same_bytes_everywhere) return *kernels;
+  }
+  return *AllKernels().back();
+}
+
+const std::vector<const Kernels*>& AllKernels() {
+  static const std::vector<Kernels> tables = FillAll();
+  static const std::vector<const Kernels*> pointers = [] {
+    std::vector<const Kernels*> all;
+    all.reserve(tables.size());
+    for (const Kernels& table : tables) all.push_back(&table);
+    return all;
   }();
-  std::vector<const Kernels*> kernels;
-  kernels.reserve(tables.size());
-  for (const Kernels& table : tables) kernels.push_back(&table);
-  return kernels;
+  return pointers;
 }
 
 }  // namespace moe

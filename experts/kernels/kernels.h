@@ -1,12 +1,21 @@
 // The SIMD kernels of one instruction set, as a table of functions.
 //
-// Every kernel forms every output element by the same operations in the same
-// order. Formats without scales: one chain of fused multiply-adds in ascending
-// order of k, starting at the bias. Formats with scales: for each block of k
-// (PackedLayout::block) such a chain over the codes, starting at zero; one
-// chain more, starting at the bias, adds the blocks' sums times their scales.
-// Hence results are the same bytes for any number of rows, any cut of k or of
-// the panels, and on every instruction set that has FMA.
+// Every output element depends on its row and its column of weights alone: it
+// is formed by the same operations in the same order for any number of rows,
+// any cut of k or of the panels. There are three arithmetics; a table has one
+// of them for each weight format:
+//
+// * Chain. Formats without scales: one chain of fused multiply-adds in
+//   ascending order of k, starting at the bias. Formats with scales: for each
+//   block of k (PackedLayout::block) such a chain over the codes, starting at
+//   zero; one chain more, starting at the bias, adds the blocks' sums times
+//   their scales. The same bytes on every instruction set that has FMA.
+// * Split. An activation is the exact sum of three bf16 values, which AMX
+//   multiplies by bf16 weights, 32 steps of k at a time.
+// * Digits. The activations of a block are integers of 24 bits times a power of
+//   two, in three signed digits of 8 bits; their products with integer codes
+//   add up without any rounding, by VNNI for few rows as by AMX for many. One
+//   chain over the blocks, as above.
 //
 // Thread-safe: tables are constant, kernels are pure functions of their
 // arguments.
@@ -24,19 +33,33 @@ namespace moe {
 
 // Most rows of a strip, and most panels side by side, over all instruction
 // sets.
-inline constexpr int kMaxStripRows = 12;
+inline constexpr int kMaxStripRows = 16;
 inline constexpr int kMaxPanelsAtOnce = 4;
 
+// A strip: up to max_rows rows of activations as the kernels of a format read
+// them.
+struct PackRowsArgs {
+  const float* const* rows = nullptr;  // [num_rows], of k floats each
+  const float* scales = nullptr;  // factors of the rows, [num_rows]; null = 1
+  int64_t num_rows = 0;
+  int64_t k = 0;
+  int64_t block = 0;       // as in PackedLayout
+  float* strip = nullptr;  // [num_rows * strip_floats(k, block)], aligned to 64
+};
+using PackRowsFn = void (*)(const PackRowsArgs& args);
+
 // tile[n][row][column] += sum over k of weight(n, column, k) * a[k][row], with
-// the number of rows and panels fixed by the function.
+// the number of panels fixed by the function.
 struct MulArgs {
   const uint8_t* panels = nullptr;  // first of the adjacent packed panels
   int64_t panel_stride = 0;         // bytes between them
+  int64_t rows = 0;                 // of the strip
   int64_t k_begin = 0;              // multiple of 128
-  int64_t k_end = 0;         // multiple of 128, or the end of the last line
-  const float* a = nullptr;  // [k rounded up to 8][rows], padded with zeros
-  float* tile = nullptr;     // [panels][rows][16]
-  int64_t group = 0;         // as in PackedLayout; 0 = no scales
+  int64_t k_end = 0;  // multiple of 128, or the end of the last line
+  const float* strip = nullptr;
+  int64_t k = 0;          // that the strip was packed with
+  float* tile = nullptr;  // [panels][rows][16]
+  int64_t group = 0;      // as in PackedLayout; 0 = no scales
   int64_t block = 0;
   DType scale_dtype = DType::kF32;
   // With every line that is read, the one this many bytes further on is fetched
@@ -66,19 +89,37 @@ using UnpackFn = void (*)(const UnpackArgs& args);
 using ActivateFn = void (*)(const ActivationSpec& spec, bool gated,
                             int64_t outputs, int64_t rows, float* z);
 
-struct Kernels {
-  absl::string_view isa;  // "AVX2", "AVX3", "SCALAR", ... as Highway names them
-  bool has_fma = false;   // else results differ in the last bits from CPUs with
-  int max_rows = 1;       // rows of a strip, at most kMaxStripRows
+// The kernels for weights of one format.
+struct FormatKernels {
+  int max_rows = 1;  // of a strip, at most kMaxStripRows
+  // Floats that a row takes in a strip.
+  int64_t (*strip_floats)(int64_t k, int64_t block) = nullptr;
+  PackRowsFn pack_rows = nullptr;
+  // A strip of one row, padded with zeros to a multiple of kStepAlignment, is
+  // that row as it stands.
+  bool row_is_strip = false;
+  // mul[rows][log2 panels]: for 1 panel and rows up to max_rows always there;
+  // for 2 and 4 panels null where one after the other is faster.
+  MulFn mul[kMaxStripRows + 1][3] = {};
+  // Steps of k that many strips multiply in turn: their activations stay in the
+  // L2 cache. A multiple of 128.
+  int64_t cut_steps = 256;
   // With up to this many rows of one expert, packed weights are multiplied
   // straight from their codes; with more they are unpacked into scratch memory
-  // first.
+  // first, and multiplied from there by Kernels::mul_unpacked.
   int fused_rows = 1;
-  // mul[format][rows][log2 panels]: for 1 panel and rows up to max_rows always
-  // there; for 2 and 4 panels null where one after the other is faster.
-  MulFn mul[8][kMaxStripRows + 1][3] = {};
-  MulFn mul_unpacked[kMaxStripRows + 1][3] = {};  // on what `unpack` wrote
-  UnpackFn unpack[8] = {};
+  UnpackFn unpack = nullptr;
+};
+
+struct Kernels {
+  // "AVX2", "AVX3", "SCALAR", ... as Highway names instruction sets; "AMX" is
+  // AVX3 with some formats' kernels replaced.
+  absl::string_view isa;
+  // All formats have the arithmetic Chain, with FMA.
+  bool same_bytes_everywhere = false;
+  FormatKernels formats[8];  // by WeightFormat
+  // On what `unpack` wrote, and strips as of FormatKernels it belongs to.
+  MulFn mul_unpacked[kMaxStripRows + 1][3] = {};
   ActivateFn activate = nullptr;
   // For MeasureMachine. fma: chains of FMA in registers, flops_per_step each
   // step; read: reads all bytes. They return something that depends on all of
@@ -86,13 +127,22 @@ struct Kernels {
   float (*fma)(int64_t steps) = nullptr;
   double flops_per_step = 0;
   float (*read)(const uint8_t* memory, int64_t bytes) = nullptr;
+
+  const FormatKernels& operator[](WeightFormat format) const {
+    return formats[static_cast<int>(format)];
+  }
+  FormatKernels& operator[](WeightFormat format) {
+    return formats[static_cast<int>(format)];
+  }
 };
 
 // The table for the best instruction set of this CPU.
 const Kernels& BestKernels();
+// The best one whose results are the same bytes on every CPU with FMA; the
+// portable one where there is none.
+const Kernels& DeterministicKernels();
 // A table per instruction set that was compiled and that this CPU can run, best
-// first; the last one is portable. For tests and measurements; not while
-// another thread calls it.
-std::vector<const Kernels*> AllKernels();
+// first; the last one is portable.
+const std::vector<const Kernels*>& AllKernels();
 
 }  // namespace moe

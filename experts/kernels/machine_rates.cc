@@ -43,19 +43,25 @@ double FlopsPerStep() {
          static_cast<double>(hn::Lanes(hn::ScalableTag<float>()));
 }
 
-// Requires: bytes is a multiple of 256.
+// Four streams at once keep more lines on their way than one does. Requires:
+// bytes is a multiple of 512.
 float Read(const uint8_t* memory, int64_t bytes) {
+  constexpr int64_t kStreams = 4;
   const hn::CappedTag<float, 16> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t stride = bytes / kStreams;
   auto a = hn::Zero(d);
   auto b = hn::Zero(d);
-  for (int64_t line = 0; line < bytes; line += 128) {
-    hwy::Prefetch(memory + line + 4096);
-    hwy::Prefetch(memory + line + 4096 + 64);
-    const auto* floats = reinterpret_cast<const float*>(memory + line);
-    for (int64_t i = 0; i < 16; i += lanes) {
-      a = hn::Xor(a, hn::LoadU(d, floats + i));
-      b = hn::Xor(b, hn::LoadU(d, floats + 16 + i));
+  for (int64_t line = 0; line < stride; line += 128) {
+    for (int64_t s = 0; s < kStreams; ++s) {
+      const uint8_t* at = memory + s * stride + line;
+      hwy::Prefetch(at + 4096);
+      hwy::Prefetch(at + 4096 + 64);
+      const auto* floats = reinterpret_cast<const float*>(at);
+      for (int64_t i = 0; i < 16; i += lanes) {
+        a = hn::Xor(a, hn::LoadU(d, floats + i));
+        b = hn::Xor(b, hn::LoadU(d, floats + 16 + i));
+      }
     }
   }
   return hn::GetLane(hn::Xor(a, b));

@@ -10,9 +10,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "experts/base/dtype.h"
+#include "experts/kernels/interleave.h"
 #include "experts/kernels/kernels.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -34,7 +36,7 @@ inline constexpr int kVectors = static_cast<int>(kPanelWidth) / kLanes;
 
 // kRows: most rows of a strip. Fits: which numbers of rows and panels to
 // multiply at once: what the registers hold and what was measured to be
-// fastest. kFusedRows: see Kernels::fused_rows.
+// fastest. kFusedRows: see FormatKernels::fused_rows.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 inline constexpr int kRows = 2;
 inline constexpr int kFusedRows = 8;
@@ -110,6 +112,8 @@ struct F16Format {
   }
 };
 
+// A word of four codes, loaded so that the wanted one is its upper byte. In
+// front of the first line of a group there are scales.
 struct Int8Format {
   static constexpr WeightFormat kFormat = WeightFormat::kInt8;
   static constexpr int kSteps = 4;
@@ -118,12 +122,11 @@ struct Int8Format {
   static constexpr float kCodeScale = 1.0F;
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
-    const hn::Rebind<int8_t, DF> di8;
-    return hn::ConvertTo(
-        DF(),
-        hn::PromoteTo(
-            DI(), hn::LoadU(di8, reinterpret_cast<const int8_t*>(line) +
-                                     step * kPanelWidth + vector * kLanes)));
+    const DI di;
+    const auto words =
+        hn::LoadU(di, reinterpret_cast<const int32_t*>(
+                          line + vector * kLanes * 4 + step - 3));
+    return hn::ConvertTo(DF(), hn::ShiftRight<24>(words));
   }
 };
 
@@ -425,7 +428,7 @@ struct Mul {
       return (steps + Format::kSteps - 1) / Format::kSteps;
     };
     VF sums[kSums];
-    const float* a = args.a + args.k_begin * kR;
+    const float* a = args.strip + args.k_begin * kR;
     if constexpr (!Format::kScaled) {
       Panels lines{args.panels + lines_of(args.k_begin) * kLineBytes,
                    args.panel_stride};
@@ -538,10 +541,17 @@ inline void FillUnpacked(Kernels& kernels) {
 // Enters the kernels of one format.
 template <class Format>
 void FillFormat(Kernels& kernels) {
-  const auto format = static_cast<int>(Format::kFormat);
-  FillRows<Format>(kernels.mul[format],
+  FormatKernels& format = kernels[Format::kFormat];
+  format.max_rows = kRows;
+  format.strip_floats = &InterleavedFloats;
+  format.pack_rows = &InterleaveRows;
+  format.row_is_strip = true;
+  FillRows<Format>(format.mul,
                    std::make_integer_sequence<int, kMaxStripRows>());
-  kernels.unpack[format] = &Unpack<Format>::Run;
+  format.fused_rows = Format::kFormat == WeightFormat::kF32
+                          ? std::numeric_limits<int>::max()
+                          : kFusedRows;
+  format.unpack = &Unpack<Format>::Run;
 }
 
 }  // namespace HWY_NAMESPACE

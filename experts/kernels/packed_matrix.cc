@@ -78,7 +78,8 @@ float QuantiseInt8(const float* w, int64_t steps, uint8_t* codes) {
 }
 
 // The extreme weight becomes -8, whatever its sign; of some scales around that
-// one the one with the least squared error is taken.
+// one, and those that fit their codes best, the one with the least squared
+// error is taken.
 float QuantiseInt4(const float* w, int64_t steps, uint8_t* codes) {
   const float max = AbsMax(w, steps);
   if (!(max >= kTiny)) {
@@ -94,19 +95,30 @@ float QuantiseInt4(const float* w, int64_t steps, uint8_t* codes) {
   };
   float best_scale = 0;
   float best_error = std::numeric_limits<float>::infinity();
-  for (const float steps_to_extreme : {8.0F, 7.5F, 8.5F, 9.0F, 9.5F}) {
-    const float scale = BF16ToFloat(FloatToBF16(extreme / -steps_to_extreme));
+  // Returns the scale that would suit the codes best, by least squares.
+  const auto consider = [&](float scale) {
     const float inverse = 1.0F / scale;
     float error = 0;
+    float products = 0;
+    float squares = 0;
     for (int64_t i = 0; i < steps; ++i) {
-      const float off = w[i] * inverse - code(w[i] * inverse);
+      const float c = code(w[i] * inverse);
+      const float off = w[i] * inverse - c;
       error += off * off;
+      products += w[i] * c;
+      squares += c * c;
     }
     error *= scale * scale;
     if (error < best_error) {
       best_error = error;
       best_scale = scale;
     }
+    return BF16ToFloat(FloatToBF16(products / squares));
+  };
+  for (const float steps_to_extreme : {8.0F, 7.5F, 8.5F, 9.0F, 9.5F}) {
+    const float scale = BF16ToFloat(FloatToBF16(extreme / -steps_to_extreme));
+    const float refined = consider(scale);
+    if (std::fabs(refined) >= kTiny / 16) consider(refined);
   }
   if (best_scale == 0) best_scale = BF16ToFloat(FloatToBF16(extreme / -8.0F));
   const float inverse = 1.0F / best_scale;
@@ -206,9 +218,14 @@ void StoreCodes(WeightFormat format, const uint8_t* codes, int64_t steps,
       }
       Store(line + i / 8 * kLineBytes + column * 4, word);
     }
+  } else if (format == WeightFormat::kInt8) {
+    for (int64_t i = 0; i < steps; i += 4) {
+      std::memcpy(line + i / 4 * kLineBytes + column * 4, codes + i, 4);
+    }
   } else {
-    for (int64_t i = 0; i < steps; ++i)
+    for (int64_t i = 0; i < steps; ++i) {
       line[i * kPanelWidth + column] = codes[i];
+    }
   }
 }
 
@@ -392,7 +409,7 @@ float UnpackedElement(const PackedLayout& layout, const uint8_t* panel,
       return F16ToFloat(
           LoadUnaligned<uint16_t>(line + (j * kPanelWidth + column) * 2));
     case WeightFormat::kInt8:
-      code = static_cast<int8_t>(line[j * kPanelWidth + column]);
+      code = static_cast<int8_t>(line[column * 4 + j]);
       break;
     case WeightFormat::kFp8:
       code = F8E4M3ToFloat(line[j * kPanelWidth + column]);

@@ -4,7 +4,9 @@
 // outputs. A panel is one stream of bytes: for each group of k steps the scales
 // of its 16 columns, then lines of 64 bytes. A line holds 16 columns times
 // 4 (f32), 2 (bf16, f16), 1 (int8, fp8) or 1/2 (int4, mxfp4) bytes per step,
-// that is 1, 2, 4 or 8 steps of k. The layout is the same on every CPU.
+// that is 1, 2, 4 or 8 steps of k; the steps of a column lie together in a word
+// (but those of f16 and fp8, whose steps are 16 columns each). Of bf16 and
+// int8, 16 lines thus are a tile for AMX. The layout is the same on every CPU.
 //
 // Thread-safe: plain values and pure functions.
 

@@ -75,9 +75,19 @@ class ExpertRunner {
     int64_t Rows(int64_t strip) const {
       return short_rows + (strip < long_strips ? 1 : 0);
     }
+    int64_t NumRows() const { return count * short_rows + long_strips; }
+    int64_t Blocks() const;  // of kBlockStrips strips
   };
-  // The tasks of one phase: expert e has the tasks [first[e], first[e + 1]), of
-  // `units` units of panels times kBlockStrips strips each.
+  // One of the two products of an expert.
+  struct Phase {
+    std::vector<Strips> strips;  // [num_experts]
+    // Where the strip is that begins with an assignment, [assignments].
+    std::vector<const float*> inputs;
+    int64_t row_floats = 0;  // of a row in `packed`, at most
+    AlignedBuffer<float> packed;
+  };
+  // Expert e has the tasks [first[e], first[e + 1]), of `units` units of panels
+  // times kBlockStrips strips each.
   struct Tasks {
     std::vector<int64_t> first;
     std::vector<int64_t> units;
@@ -89,21 +99,29 @@ class ExpertRunner {
     int64_t first_strip;
     int64_t end_strip;
   };
+  using MatrixOf = absl::FunctionRef<const PackedMatrix&(int64_t expert)>;
+  using RowOf = absl::FunctionRef<const float*(int64_t assignment)>;
 
-  void CutRows(absl::Span<const int32_t> offsets);
-  void CutTasks(int64_t units, Tasks& tasks);
-  Task TaskAt(const Tasks& tasks, int64_t units, int64_t task) const;
-  int64_t BlocksOf(int64_t expert) const;
-
-  bool ReadsInPlace(const ExpertBatch& batch, int64_t rows) const;
-  void PackRows(const ExpertBatch& batch, int64_t expert);
-  // Multiplies panels [panel, panel + count) by the strips of a task into the
-  // worker's tile.
-  void MulUnit(const PackedMatrix& matrix, const float* bias, int64_t panel,
-               int64_t count, const Task& task, const ExpertBatch* batch,
-               const float* strips, int worker);
-  void RunUp(const PackedExpert& expert, const ExpertBatch& batch,
-             const Task& task, int worker);
+  void CutRows(absl::Span<const int32_t> offsets, MatrixOf matrix_of,
+               Phase& phase);
+  void CutTasks(int64_t units, const Phase& phase, Tasks& tasks);
+  Task TaskAt(const Phase& phase, const Tasks& tasks, int64_t units,
+              int64_t task) const;
+  // Makes the strips of a phase.
+  //
+  // scales:  of the rows, or null
+  // padding: zeros behind each row
+  void PackStrips(Phase& phase, MatrixOf matrix_of, RowOf row_of,
+                  const float* scales, int64_t padding,
+                  ParallelFor parallel_for);
+  // Units of panels whose outputs a worker's tiles hold for all rows of a task.
+  int64_t UnitsAtOnce(const Phase& phase, const Task& task) const;
+  // Multiplies panels [first_panel, first_panel + num_panels) by the strips of
+  // a task into the worker's tiles, [unit][strip][panel][row][16].
+  void MulPanels(const PackedMatrix& matrix, const float* bias,
+                 int64_t first_panel, int64_t num_panels, const Phase& phase,
+                 const Task& task, int worker);
+  void RunUp(const PackedExpert& expert, const Task& task, int worker);
   void RunDown(const PackedExpert& expert, const Task& task, int worker,
                Matrix out);
 
@@ -111,14 +129,12 @@ class ExpertRunner {
   const int num_threads_;
   // Of the current Run.
   ExpertSpec spec_;
-  int64_t padded_d_model_ = 0;
-  int64_t padded_d_ff_ = 0;
-  std::vector<Strips> strips_;  // [num_experts]
-  Tasks up_tasks_;
-  Tasks down_tasks_;
-  // [padded_d_model or padded_d_ff][rows] for each strip, one after the other.
-  AlignedBuffer<float> inputs_;
-  AlignedBuffer<float> inner_;
+  Phase up_;
+  Phase down_;
+  Tasks pack_tasks_;
+  Tasks tasks_;
+  int64_t inner_stride_ = 0;
+  AlignedBuffer<float> inner_;    // [assignments][inner_stride_]
   AlignedBuffer<float> scratch_;  // [num_threads][kScratch]
 };
 

@@ -13,10 +13,19 @@ namespace moe {
 namespace {
 
 TEST(KernelsTest, TheLastOneIsPortableAndTheFirstOneIsTheBest) {
-  const auto all = AllKernels();
+  const auto& all = AllKernels();
   ASSERT_FALSE(all.empty());
   EXPECT_EQ(all.front()->isa, BestKernels().isa);
   EXPECT_TRUE(all.back()->isa == "SCALAR" || all.back()->isa == "EMU128");
+}
+
+TEST(KernelsTest, DeterministicOnesAreTheBestWithTheSameBytesEverywhere) {
+  const Kernels& chosen = DeterministicKernels();
+  EXPECT_TRUE(chosen.same_bytes_everywhere || &chosen == AllKernels().back());
+  for (const Kernels* kernels : AllKernels()) {
+    if (kernels == &chosen) break;
+    EXPECT_FALSE(kernels->same_bytes_everywhere);
+  }
 }
 
 class ActivateTest : public ::testing::TestWithParam<Activation> {};
@@ -41,8 +50,8 @@ TEST_P(ActivateTest, IsAccurateToAFewUnitsInTheLastPlace) {
       // The tail of tanh's argument costs what its size does to the exponent.
       const double ulps = GetParam() == Activation::kGeluTanh
                               ? 4 + std::fabs(std::pow(z[i], 3)) * 0.15
-                          : kernels->has_fma ? 6
-                                             : 6 + z[i] * z[i];
+                          : kernels->same_bytes_everywhere ? 6
+                                                           : 6 + z[i] * z[i];
       ASSERT_NEAR(out[i], want, std::fabs(want) * ulps * 0x1p-23 + 0x1p-120)
           << z[i];
     }

@@ -140,7 +140,7 @@ TEST_P(RunExpertsSweepTest, AgreesWithTheReferenceOnEveryInstructionSet) {
   std::vector<float> best;
   for (const Kernels* kernels : AllKernels()) {
     SCOPED_TRACE(std::string(kernels->isa));
-    const bool sampled_only = large && !kernels->has_fma;
+    const bool sampled_only = large && !kernels->same_bytes_everywhere;
     std::vector<float> alone(kMaxTokens * spec.d_model);
     for (int64_t row = 0; row < kMaxTokens; ++row) {
       if (sampled_only && !is_sampled(row)) continue;
@@ -150,7 +150,7 @@ TEST_P(RunExpertsSweepTest, AgreesWithTheReferenceOnEveryInstructionSet) {
       if (is_sampled(row)) ExpectWithin(want[row], out);
       std::copy(out.begin(), out.end(), &alone[row * spec.d_model]);
     }
-    if (kernels->has_fma) {
+    if (kernels->same_bytes_everywhere) {
       if (best.empty()) best = alone;
       EXPECT_TRUE(SameBytes(best, alone)) << "differs from the best";
     }
@@ -202,7 +202,7 @@ TEST_P(RunExpertsFormatTest, BytesOfARowDoNotDependOnTheRowCount) {
     const TestBatch whole(hidden, spec.d_model, {kMaxTokens});
     const auto all = RunOnce(*kernels, spec, {&expert.packed, 1}, whole.batch);
     for (int64_t tokens = 1; tokens < kMaxTokens;
-         tokens += kernels->has_fma ? 1 : 37) {
+         tokens += kernels->same_bytes_everywhere ? 1 : 37) {
       const TestBatch batch(hidden, spec.d_model, {tokens});
       ASSERT_TRUE(
           SameBytes(RowsOf(all, spec.d_model, 0, tokens),
@@ -297,6 +297,41 @@ TEST_P(RunExpertsFormatTest, GathersRowsAndScalesThem) {
   }
 }
 
+// What large models have: a few activations far above all others. And the ends
+// of what floats hold.
+TEST_P(RunExpertsFormatTest, ActivationsOfVeryDifferentSizes) {
+  ExpertSpec spec = Spec(256, 32);
+  spec.gated = false;
+  spec.activation.activation = Activation::kIdentity;
+  TestExpert expert(spec, GetParam(), /*seed=*/5);
+  expert.TakePackedWeights();
+  constexpr int64_t kRows = 6;
+  auto hidden = RandomFloats(kRows * spec.d_model, 1.0F, 94);
+  const auto row = [&](int64_t r) { return &hidden[r * spec.d_model]; };
+  row(0)[7] = 3000.0F;
+  row(1)[130] = -1e6F;
+  for (int64_t k = 0; k < spec.d_model; ++k) {
+    row(2)[k] *= 1e-30F;
+    row(3)[k] *= 1e30F;
+    row(4)[k] = 0;
+  }
+  row(4)[255] = 1.0F;
+  // The largest integer of 24 bits, and its neighbours.
+  for (int64_t k = 0; k < spec.d_model; ++k) {
+    row(5)[k] = 16777215.0F - static_cast<float>(k);
+  }
+  const TestBatch batch(hidden, spec.d_model, {kRows});
+  for (const Kernels* kernels : AllKernels()) {
+    SCOPED_TRACE(std::string(kernels->isa));
+    const auto out = RunOnce(*kernels, spec, {&expert.packed, 1}, batch.batch);
+    for (int64_t r = 0; r < kRows; ++r) {
+      SCOPED_TRACE(r);
+      ExpectWithin(ReferenceExpert(spec, expert, row(r), 1.0F),
+                   RowsOf(out, spec.d_model, r));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, RunExpertsFormatTest,
                          ::testing::ValuesIn(kPackedFormats),
                          [](const auto& test) {
@@ -358,6 +393,86 @@ std::vector<ExpertKind> ExpertKinds() {
 INSTANTIATE_TEST_SUITE_P(All, RunExpertsKindTest,
                          ::testing::ValuesIn(ExpertKinds()),
                          [](const auto& test) { return test.param.name; });
+
+struct GroupCase {
+  WeightFormat format;
+  int64_t group;
+  DType scale_dtype;
+};
+
+class GroupsTest : public ::testing::TestWithParam<GroupCase> {};
+
+// Checkpoints bring groups of many sizes.
+TEST_P(GroupsTest, OfAnySizeAgreeWithTheReference) {
+  constexpr int64_t kN = 40;
+  constexpr int64_t kK = 330;
+  PackedLayout layout = PackedLayout::For(GetParam().format, kN, kK);
+  layout.group = GetParam().group;
+  layout.scale_dtype = GetParam().scale_dtype;
+  AlignedBuffer<uint8_t> data(layout.bytes() + kPackedSlack);
+  const int64_t codes = layout.steps_per_line() == 8 ? 16 : 120;
+  for (int64_t p = 0; p < layout.panels(); ++p) {
+    PackCodedPanel(
+        layout,
+        [&](int64_t row, int64_t col, absl::Span<uint8_t> out) {
+          for (uint8_t& code : out) {
+            code = static_cast<uint8_t>((row * 31 + col++ * 17) % codes);
+          }
+        },
+        [&](int64_t row, int64_t col) {
+          return std::ldexp(
+              1.0F, static_cast<int>((row + col / layout.group) % 5) - 2);
+        },
+        p, data.data() + p * layout.panel_bytes());
+  }
+  const PackedMatrix matrix{layout, data.data(), layout.panels()};
+  constexpr int64_t kRows = 21;
+  const auto x = RandomFloats(kRows * kK, 1.0F, 91);
+  for (const Kernels* kernels : AllKernels()) {
+    SCOPED_TRACE(std::string(kernels->isa));
+    ExpertRunner runner(*kernels, 1);
+    std::vector<float> out(kRows * kN);
+    runner.Multiply(matrix, /*bias=*/nullptr, ConstMatrix(x.data(), kRows, kK),
+                    Serial, Matrix(out.data(), kRows, kN));
+    for (int64_t r = 0; r < kRows; ++r) {
+      std::vector<Bounded> row(kK);
+      for (int64_t k = 0; k < kK; ++k) row[k] = {x[r * kK + k], 0};
+      std::vector<Bounded> want(kN);
+      for (int64_t n = 0; n < kN; ++n) {
+        std::vector<float> weights(kK);
+        for (int64_t k = 0; k < kK; ++k) {
+          weights[k] = UnpackedElement(layout, matrix.Panel(n / kPanelWidth),
+                                       n % kPanelWidth, k);
+        }
+        want[n] = ReferenceDot(weights.data(), row, 0);
+      }
+      ExpectWithin(want, RowsOf(out, kN, r));
+    }
+  }
+}
+
+std::vector<GroupCase> GroupCases() {
+  std::vector<GroupCase> cases;
+  for (const int64_t group : {32, 64, 96, 128, 256, 384}) {
+    for (const WeightFormat format :
+         {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kFp8,
+          WeightFormat::kMxfp4}) {
+      for (const DType dtype :
+           {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E8M0}) {
+        cases.push_back({format, group, dtype});
+      }
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GroupsTest, ::testing::ValuesIn(GroupCases()),
+                         [](const auto& test) {
+                           return absl::StrCat(
+                               WeightFormatName(test.param.format), "_",
+                               test.param.group, "_",
+                               std::string(DTypeName(test.param.scale_dtype)));
+                         });
 
 struct ErrorLimit {
   WeightFormat format;

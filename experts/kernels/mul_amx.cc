@@ -1,0 +1,366 @@
+#include "experts/kernels/x86.h"
+
+#if HWY_ARCH_X86_64
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <limits>
+
+#include "experts/kernels/digits.h"
+
+namespace moe {
+
+MOE_BEFORE_X86()
+
+namespace {
+
+// Split: a strip is [k / 32][part][row][32] bf16.
+constexpr int kParts = 3;
+constexpr int64_t kSplitSteps = 32;  // of a row of a tile
+
+int64_t SplitFloats(int64_t k, int64_t /*block*/) {
+  return (k + kSplitSteps - 1) / kSplitSteps * kSplitSteps * kParts / 2;
+}
+
+// The upper halves of 32 floats.
+HWY_INLINE __m512i UpperHalves(__m512 a, __m512 b) {
+  const __m512i upper_of_lower = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
+  const __m512i upper_of_upper = _mm512_srli_epi32(_mm512_castps_si512(b), 16);
+  return _mm512_inserti64x4(
+      _mm512_castsi256_si512(_mm512_cvtepi32_epi16(upper_of_lower)),
+      _mm512_cvtepi32_epi16(upper_of_upper), 1);
+}
+
+HWY_INLINE __m512 Truncate(__m512 x) {
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(_mm512_castps_si512(x),
+                       _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
+}
+
+// Cutting 16 bits off twice leaves three parts of 8 significant bits, exactly.
+void PackSplit(const PackRowsArgs& args) {
+  auto* strip = reinterpret_cast<uint16_t*>(args.strip);
+  for (int64_t r = 0; r < args.num_rows; ++r) {
+    const __m512 factor =
+        _mm512_set1_ps(args.scales != nullptr ? args.scales[r] : 1.0F);
+    for (int64_t k = 0; k < args.k; k += kSplitSteps) {
+      const int64_t steps = std::min(kSplitSteps, args.k - k);
+      const auto mask = static_cast<uint32_t>((uint64_t{1} << steps) - 1);
+      const float* row = args.rows[r] + k;
+      __m512 a = _mm512_mul_ps(
+          _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), row), factor);
+      __m512 b = _mm512_mul_ps(
+          _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), row + 16),
+          factor);
+      for (int part = 0; part < kParts; ++part) {
+        _mm512_store_si512(
+            strip + ((k / kSplitSteps * kParts + part) * args.num_rows + r) *
+                        kSplitSteps,
+            UpperHalves(a, b));
+        a = _mm512_sub_ps(a, Truncate(a));
+        b = _mm512_sub_ps(b, Truncate(b));
+      }
+    }
+  }
+}
+
+// For compilers, tile instructions don't read memory: what was written before
+// this is really there.
+HWY_INLINE void WriteAll() {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+// Weights of a tile: 16 lines of bf16, or of signed bytes.
+struct alignas(64) TileLines {
+  uint8_t bytes[16 * kLineBytes];
+};
+
+template <int kPanels>
+void MulSplit(const MulArgs& args) {
+  constexpr int64_t kTileBytes = 16 * kLineBytes;
+  constexpr int64_t kStepsPerLine = 2;
+  const TileShapes shapes(4, args.rows, kLineBytes);
+  WriteAll();
+  _tile_loadconfig(&shapes);
+  float* tile = args.tile;
+  const int64_t tile_floats = args.rows * kPanelWidth;
+  _tile_loadd(0, tile, kLineBytes);
+  if constexpr (kPanels > 1) _tile_loadd(1, tile + tile_floats, kLineBytes);
+  if constexpr (kPanels > 2) {
+    _tile_loadd(2, tile + 2 * tile_floats, kLineBytes);
+    _tile_loadd(3, tile + 3 * tile_floats, kLineBytes);
+  }
+  const int64_t part_bytes = args.rows * kLineBytes;
+  const auto* strip = reinterpret_cast<const uint8_t*>(args.strip) +
+                      args.k_begin / kSplitSteps * kParts * part_bytes;
+  const uint8_t* lines =
+      args.panels + args.k_begin / kStepsPerLine * kLineBytes;
+  TileLines last[kPanels];
+  int64_t stride = args.panel_stride;
+  for (int64_t k = args.k_begin; k < args.k_end; k += kSplitSteps) {
+    const int64_t num_lines =
+        (std::min(kSplitSteps, args.k_end - k) + kStepsPerLine - 1) /
+        kStepsPerLine;
+    if (num_lines < 16) {
+      std::memset(last, 0, sizeof(last));
+      for (int p = 0; p < kPanels; ++p) {
+        std::memcpy(last[p].bytes, lines + p * stride, num_lines * kLineBytes);
+      }
+      lines = last[0].bytes;
+      stride = sizeof(TileLines);
+      WriteAll();
+    }
+    if (args.prefetch != 0) {
+      for (int p = 0; p < kPanels; ++p) {
+        const uint8_t* ahead = lines + p * stride + args.prefetch;
+        for (int i = 0; i < 16; ++i) {
+          _mm_prefetch(ahead + i * kLineBytes, _MM_HINT_T1);
+        }
+      }
+    }
+    _tile_loadd(4, strip, kLineBytes);
+    _tile_loadd(5, strip + part_bytes, kLineBytes);
+    _tile_loadd(6, strip + 2 * part_bytes, kLineBytes);
+    _tile_loadd(7, lines, kLineBytes);
+    _tile_dpbf16ps(0, 4, 7);
+    _tile_dpbf16ps(0, 5, 7);
+    _tile_dpbf16ps(0, 6, 7);
+    if constexpr (kPanels > 1) {
+      _tile_loadd(7, lines + stride, kLineBytes);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(1, 5, 7);
+      _tile_dpbf16ps(1, 6, 7);
+    }
+    if constexpr (kPanels > 2) {
+      _tile_loadd(7, lines + 2 * stride, kLineBytes);
+      _tile_dpbf16ps(2, 4, 7);
+      _tile_dpbf16ps(2, 5, 7);
+      _tile_dpbf16ps(2, 6, 7);
+      _tile_loadd(7, lines + 3 * stride, kLineBytes);
+      _tile_dpbf16ps(3, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
+      _tile_dpbf16ps(3, 6, 7);
+    }
+    strip += kParts * part_bytes;
+    lines += kTileBytes;
+  }
+  _tile_stored(0, tile, kLineBytes);
+  if constexpr (kPanels > 1) _tile_stored(1, tile + tile_floats, kLineBytes);
+  if constexpr (kPanels > 2) {
+    _tile_stored(2, tile + 2 * tile_floats, kLineBytes);
+    _tile_stored(3, tile + 3 * tile_floats, kLineBytes);
+  }
+  _tile_release();
+}
+
+// The signed codes of `steps` steps from `line` on, as a tile.
+template <class Format>
+HWY_INLINE const uint8_t* WeightTile(const uint8_t* line, int64_t num_lines,
+                                     int64_t tile_lines, TileLines& scratch) {
+  if constexpr (Format::kTileInPlace) {
+    if (num_lines == tile_lines) return line;
+  }
+  const __m512i offset = _mm512_set1_epi8(static_cast<char>(Format::kOffset));
+  for (int64_t i = 0; i < tile_lines; ++i) {
+    __m512i quads[Format::kQuads];
+    if (i < num_lines) {
+      Format::Load(line + i * kLineBytes, quads);
+    } else {
+      for (__m512i& quad : quads) quad = offset;
+    }
+    for (int q = 0; q < Format::kQuads; ++q) {
+      _mm512_store_si512(scratch.bytes + (i * Format::kQuads + q) * kLineBytes,
+                         _mm512_sub_epi8(quads[q], offset));
+    }
+  }
+  WriteAll();
+  return scratch.bytes;
+}
+
+// Sums of digits, one tile per digit. There are two sets of tiles: while one
+// takes up a block, the sums of the block before leave the other.
+template <int kSet>
+HWY_INLINE void ClearSums() {
+  if constexpr (kSet == 0) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+  } else {
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+  }
+}
+
+template <int kSet>
+HWY_INLINE void AddTile(const uint8_t* weights, const uint8_t* digits,
+                        int64_t digit_bytes) {
+  _tile_loadd(7, weights, kLineBytes);
+  _tile_loadd(6, digits, kDigitSteps);
+  if constexpr (kSet == 0) {
+    _tile_dpbssd(0, 6, 7);
+    _tile_loadd(6, digits + digit_bytes, kDigitSteps);
+    _tile_dpbssd(1, 6, 7);
+    _tile_loadd(6, digits + 2 * digit_bytes, kDigitSteps);
+    _tile_dpbssd(2, 6, 7);
+  } else {
+    _tile_dpbssd(3, 6, 7);
+    _tile_loadd(6, digits + digit_bytes, kDigitSteps);
+    _tile_dpbssd(4, 6, 7);
+    _tile_loadd(6, digits + 2 * digit_bytes, kDigitSteps);
+    _tile_dpbssd(5, 6, 7);
+  }
+}
+
+// A block whose sums are in the tiles of a set.
+struct PendingBlock {
+  const uint8_t* scales = nullptr;  // of the weights
+  const DigitTerms* terms = nullptr;
+};
+
+template <int kSet>
+HWY_INLINE void FinishBlock(const PendingBlock& block, const MulArgs& args) {
+  alignas(64) int32_t sums[kDigits][16][16];
+  if constexpr (kSet == 0) {
+    _tile_stored(0, sums[0], kLineBytes);
+    _tile_stored(1, sums[1], kLineBytes);
+    _tile_stored(2, sums[2], kLineBytes);
+  } else {
+    _tile_stored(3, sums[0], kLineBytes);
+    _tile_stored(4, sums[1], kLineBytes);
+    _tile_stored(5, sums[2], kLineBytes);
+  }
+  const __m512 scales = LoadGroupScales(args.scale_dtype, block.scales);
+  float* out = args.tile;
+  for (int64_t r = 0; r < args.rows; ++r, out += kPanelWidth) {
+    const __m512 sum = SumOfDigits(
+        _mm512_load_si512(sums[0][r]), _mm512_load_si512(sums[1][r]),
+        _mm512_load_si512(sums[2][r]), block.terms[r].scale);
+    _mm512_storeu_ps(out, _mm512_fmadd_ps(sum, scales, _mm512_loadu_ps(out)));
+  }
+}
+
+template <class Format>
+class DigitTiles {
+ public:
+  explicit DigitTiles(const MulArgs& args)
+      : args_(args),
+        tile_steps_(std::min(args.block, kDigitSteps)),
+        strip_(reinterpret_cast<const uint8_t*>(args.strip)),
+        terms_(reinterpret_cast<const DigitTerms*>(strip_ + DigitBytes(args.k) *
+                                                                args.rows) +
+               args.k_begin / args.block * args.rows),
+        at_(args, kStepsPerLine) {}
+
+  void Run() {
+    const TileShapes shapes(2 * kDigits, args_.rows, tile_steps_);
+    WriteAll();
+    _tile_loadconfig(&shapes);
+    int64_t k = args_.k_begin;
+    PendingBlock even = Start<0>(k);
+    while (true) {
+      if (k == args_.k_end) {
+        FinishBlock<0>(even, args_);
+        break;
+      }
+      const PendingBlock odd = Start<1>(k);
+      FinishBlock<0>(even, args_);
+      if (k == args_.k_end) {
+        FinishBlock<1>(odd, args_);
+        break;
+      }
+      even = Start<0>(k);
+      FinishBlock<1>(odd, args_);
+    }
+    _tile_release();
+  }
+
+ private:
+  static constexpr int64_t kStepsPerLine = 4 * Format::kQuads;
+
+  // Multiplies the block that begins at step k, and moves k behind it.
+  template <int kSet>
+  HWY_INLINE PendingBlock Start(int64_t& k) {
+    const int64_t end = std::min(k + args_.block, args_.k_end);
+    const int64_t tile_lines = tile_steps_ / kStepsPerLine;
+    const int64_t digit_bytes = args_.rows * kDigitSteps;
+    const PendingBlock block{at_.scales, terms_};
+    ClearSums<kSet>();
+    for (; k < end; k += tile_steps_) {
+      const int64_t num_lines =
+          (std::min(tile_steps_, end - k) + kStepsPerLine - 1) / kStepsPerLine;
+      if (args_.prefetch != 0) {
+        for (int64_t i = 0; i < num_lines; ++i) {
+          _mm_prefetch(at_.line + args_.prefetch + i * kLineBytes, _MM_HINT_T0);
+        }
+      }
+      AddTile<kSet>(
+          WeightTile<Format>(at_.line, num_lines, tile_lines, scratch_),
+          strip_ + k / kDigitSteps * kDigits * digit_bytes + k % kDigitSteps,
+          digit_bytes);
+      at_.line += num_lines * kLineBytes;
+    }
+    k = end;
+    terms_ += args_.rows;
+    at_.Advance(k);
+    return block;
+  }
+
+  const MulArgs& args_;
+  const int64_t tile_steps_;
+  const uint8_t* strip_;
+  const DigitTerms* terms_;
+  BlockCursor at_;
+  TileLines scratch_;
+};
+
+template <class Format>
+void MulDigits(const MulArgs& args) {
+  DigitTiles<Format>(args).Run();
+}
+
+// From this many rows on, tiles are faster than VNNI: measured.
+constexpr int kTileRows = 4;
+
+template <class Format>
+void UseTiles(Kernels& kernels) {
+  FormatKernels& format = kernels[Format::kFormat];
+  format.max_rows = 16;
+  format.cut_steps = 512;
+  for (int rows = kTileRows; rows <= format.max_rows; ++rows) {
+    format.mul[rows][0] = &MulDigits<Format>;
+    format.mul[rows][1] = nullptr;
+    format.mul[rows][2] = nullptr;
+  }
+}
+
+}  // namespace
+
+MOE_AFTER_X86()
+
+void UseAmx(Kernels& kernels) {
+  kernels.isa = "AMX";
+  kernels.same_bytes_everywhere = false;
+  UseVnni(kernels);
+  UseTiles<Int8Digits>(kernels);
+  UseTiles<Int4Digits>(kernels);
+  UseTiles<Mxfp4Digits>(kernels);
+
+  FormatKernels& bf16 = kernels[WeightFormat::kBF16];
+  bf16 = FormatKernels();
+  bf16.max_rows = 16;
+  bf16.cut_steps = 512;
+  bf16.strip_floats = &SplitFloats;
+  bf16.pack_rows = &PackSplit;
+  bf16.fused_rows = std::numeric_limits<int>::max();
+  for (int rows = 1; rows <= bf16.max_rows; ++rows) {
+    bf16.mul[rows][0] = &MulSplit<1>;
+    bf16.mul[rows][1] = &MulSplit<2>;
+    bf16.mul[rows][2] = &MulSplit<4>;
+  }
+}
+
+}  // namespace moe
+
+#endif  // HWY_ARCH_X86_64

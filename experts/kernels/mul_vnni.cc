@@ -1,0 +1,264 @@
+#include "experts/kernels/x86.h"
+
+#if HWY_ARCH_X86_64
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "experts/kernels/digits.h"
+
+namespace moe {
+
+MOE_BEFORE_X86()
+
+namespace {
+
+// Steps [k, min(k + 16, end)) of a row times its factor; zeros from `end` on.
+HWY_INLINE __m512 LoadScaled(const float* row, int64_t k, int64_t end,
+                             float factor) {
+  const int64_t count = std::clamp<int64_t>(end - k, 0, 16);
+  const auto mask = static_cast<__mmask16>((1U << count) - 1);
+  return _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, row + k),
+                       _mm512_set1_ps(factor));
+}
+
+// Digits and scale of the steps [begin, end) of a row; zeros up to `padded`.
+// digits: of step 0 of the row, in chunks of kDigitSteps that are chunk_bytes
+//         apart, the digits of a step digit_bytes
+template <class Format>
+DigitTerms PackBlock(const float* row, float factor, int64_t begin, int64_t end,
+                     int64_t padded, uint8_t* digits, int64_t chunk_bytes,
+                     int64_t digit_bytes) {
+  __m512i largest = _mm512_setzero_si512();
+  for (int64_t k = begin; k < end; k += 16) {
+    largest = _mm512_max_epi32(
+        largest,
+        _mm512_and_si512(_mm512_castps_si512(LoadScaled(row, k, end, factor)),
+                         _mm512_set1_epi32(0x7fffffff)));
+  }
+  const int32_t max_bits = _mm512_reduce_max_epi32(largest);
+  constexpr int32_t kInfinity = 0x7f800000;
+  const bool finite = max_bits < kInfinity;
+  float max = 0;
+  std::memcpy(&max, &max_bits, sizeof(max));
+  // The power of two that makes the largest magnitude an integer of 23 bits;
+  // one less where its leading digit would not fit into 8 bits with its sign.
+  // Values far below everything that matters need no more than 2^-122.
+  constexpr float kMost = 0x7f7f7f;
+  int exponent = 22 - std::max((max_bits >> 23) - 127, -100);
+  const auto power = [](int e) {
+    const int32_t bits = (e + 127) << 23;
+    float value = 0;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+  };
+  if (finite && max * power(exponent) > kMost) --exponent;
+  const __m512 to_integer = _mm512_set1_ps(finite ? power(exponent) : 0.0F);
+  __m512i sums[kDigits] = {};
+  const __m512i half = _mm512_set1_epi32(128);
+  for (int64_t k = begin; k < padded; k += 16) {
+    const __m512i q2 = finite
+                           ? _mm512_cvtps_epi32(_mm512_mul_ps(
+                                 LoadScaled(row, k, end, factor), to_integer))
+                           : _mm512_setzero_si512();
+    const __m512i q1 = _mm512_srai_epi32(_mm512_add_epi32(q2, half), 8);
+    const __m512i q0 = _mm512_srai_epi32(_mm512_add_epi32(q1, half), 8);
+    const __m512i values[kDigits] = {
+        q0, _mm512_sub_epi32(q1, _mm512_slli_epi32(q0, 8)),
+        _mm512_sub_epi32(q2, _mm512_slli_epi32(q1, 8))};
+    uint8_t* dst = digits + k / kDigitSteps * chunk_bytes + k % kDigitSteps;
+    for (int d = 0; d < kDigits; ++d) {
+      sums[d] = _mm512_add_epi32(sums[d], values[d]);
+      __m128i bytes = _mm512_cvtepi32_epi8(values[d]);
+      if constexpr (Format::kEvenStepsFirst) {
+        bytes =
+            _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10,
+                                                  12, 14, 9, 11, 13, 15));
+      }
+      _mm_store_si128(reinterpret_cast<__m128i*>(dst + d * digit_bytes), bytes);
+    }
+  }
+  DigitTerms terms;
+  terms.scale = finite ? power(-exponent) / Format::kCodeScale
+                       : std::numeric_limits<float>::quiet_NaN();
+  for (int d = 0; d < kDigits; ++d) {
+    terms.start[d] = -Format::kOffset * _mm512_reduce_add_epi32(sums[d]);
+  }
+  return terms;
+}
+
+int64_t DigitFloats(int64_t k, int64_t block) {
+  const int64_t blocks = (k + block - 1) / block;
+  // Whole lines, so that every strip begins at one.
+  const int64_t terms = (blocks * int64_t{sizeof(DigitTerms)} + 63) / 64 * 64;
+  return (DigitBytes(k) + terms) / int64_t{sizeof(float)};
+}
+
+template <class Format>
+void PackDigits(const PackRowsArgs& args) {
+  const int64_t rows = args.num_rows;
+  const int64_t padded_k = DigitBytes(args.k) / kDigits;
+  auto* digits = reinterpret_cast<uint8_t*>(args.strip);
+  auto* terms =
+      reinterpret_cast<DigitTerms*>(digits + DigitBytes(args.k) * rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float factor = args.scales != nullptr ? args.scales[r] : 1.0F;
+    for (int64_t k = 0; k < padded_k; k += args.block) {
+      const int64_t end = std::min(k + args.block, args.k);
+      const DigitTerms of_block = PackBlock<Format>(
+          args.rows[r], factor, k, end, std::min(k + args.block, padded_k),
+          digits + r * kDigitSteps, kDigits * rows * kDigitSteps,
+          rows * kDigitSteps);
+      if (k < args.k) terms[k / args.block * rows + r] = of_block;
+    }
+  }
+}
+
+template <int... i>
+using Indices = std::integer_sequence<int, i...>;
+
+// The kernel for kR rows and kN panels.
+template <class Format, int kR, int kN>
+struct VnniMul {
+  static constexpr int kSums = kDigits * kR * kN;
+  using Sums = std::make_integer_sequence<int, kSums>;
+  using Rows = std::make_integer_sequence<int, kR>;
+  using DigitRows = std::make_integer_sequence<int, kDigits * kR>;
+  using Panels = std::make_integer_sequence<int, kN>;
+
+  template <int... i>
+  static HWY_INLINE void Start(const DigitTerms* terms, __m512i (&sums)[kSums],
+                               Indices<i...>) {
+    ((sums[i] = _mm512_set1_epi32(terms[i / kN % kR].start[i / kN / kR])), ...);
+  }
+
+  template <int n, int... i>
+  static HWY_INLINE void AddQuad(__m512i codes, const uint8_t* digits,
+                                 __m512i (&sums)[kSums], Indices<i...>) {
+    ((sums[i * kN + n] = _mm512_dpbusd_epi32(
+          sums[i * kN + n], codes,
+          _mm512_set1_epi32(LoadUnaligned<int32_t>(digits + i * kDigitSteps)))),
+     ...);
+  }
+  template <int n>
+  static HWY_INLINE void AddPanel(const uint8_t* line, int64_t prefetch,
+                                  const uint8_t* digits,
+                                  __m512i (&sums)[kSums]) {
+    __builtin_prefetch(line + prefetch);
+    __m512i quads[Format::kQuads];
+    Format::Load(line, quads);
+    AddQuad<n>(quads[0], digits, sums, DigitRows());
+    if constexpr (Format::kQuads == 2) {
+      AddQuad<n>(quads[1], digits + 4, sums, DigitRows());
+    }
+  }
+  template <int... n>
+  static HWY_INLINE void AddLine(const uint8_t* line, int64_t stride,
+                                 int64_t prefetch, const uint8_t* digits,
+                                 __m512i (&sums)[kSums], Indices<n...>) {
+    (AddPanel<n>(line + n * stride, prefetch, digits, sums), ...);
+  }
+
+  template <int n, int... r>
+  static HWY_INLINE void Finish(__m512 scales, const DigitTerms* terms,
+                                const __m512i (&sums)[kSums], float* tile,
+                                Indices<r...>) {
+    (_mm512_storeu_ps(
+         tile + (n * kR + r) * kPanelWidth,
+         _mm512_fmadd_ps(
+             SumOfDigits(sums[r * kN + n], sums[(kR + r) * kN + n],
+                         sums[(2 * kR + r) * kN + n], terms[r].scale),
+             scales, _mm512_loadu_ps(tile + (n * kR + r) * kPanelWidth))),
+     ...);
+  }
+  template <int... n>
+  static HWY_INLINE void FinishAll(const MulArgs& args, const uint8_t* scales,
+                                   const DigitTerms* terms,
+                                   const __m512i (&sums)[kSums],
+                                   Indices<n...>) {
+    (Finish<n>(
+         LoadGroupScales(args.scale_dtype, scales + n * args.panel_stride),
+         terms, sums, args.tile, Rows()),
+     ...);
+  }
+
+  static void Run(const MulArgs& args) {
+    constexpr int64_t kStepsPerLine = 4 * Format::kQuads;
+    const auto* strip = reinterpret_cast<const uint8_t*>(args.strip);
+    const auto* terms =
+        reinterpret_cast<const DigitTerms*>(strip + DigitBytes(args.k) * kR) +
+        args.k_begin / args.block * kR;
+    BlockCursor at(args, kStepsPerLine);
+    for (int64_t k = args.k_begin; k < args.k_end;) {
+      const int64_t end = std::min(k + args.block, args.k_end);
+      __m512i sums[kSums];
+      Start(terms, sums, Sums());
+      while (k < end) {
+        const uint8_t* digits = strip +
+                                k / kDigitSteps * kDigits * kR * kDigitSteps +
+                                k % kDigitSteps;
+        const int64_t steps = std::min(kDigitSteps - k % kDigitSteps, end - k);
+        const uint8_t* stop =
+            at.line + (steps + kStepsPerLine - 1) / kStepsPerLine * kLineBytes;
+        do {
+          AddLine(at.line, args.panel_stride, args.prefetch, digits, sums,
+                  Panels());
+          at.line += kLineBytes;
+          digits += kStepsPerLine;
+        } while (at.line != stop);
+        k += steps;
+      }
+      FinishAll(args, at.scales, terms, sums, Panels());
+      terms += kR;
+      at.Advance(k);
+    }
+  }
+};
+
+// What 32 registers hold: three sums per row and panel.
+constexpr int kRows = 8;
+constexpr int kPanelsPerRows[kRows + 1] = {0, 4, 2, 1, 1, 1, 1, 1, 1};
+
+template <class Format, int kR, int kN>
+constexpr MulFn MulOrNull() {
+  if constexpr (kN <= kPanelsPerRows[kR]) {
+    return &VnniMul<Format, kR, kN>::Run;
+  } else {
+    return nullptr;
+  }
+}
+
+template <class Format, int... i>
+void Fill(FormatKernels& kernels, Indices<i...>) {
+  kernels = FormatKernels();
+  kernels.max_rows = kRows;
+  kernels.strip_floats = &DigitFloats;
+  kernels.pack_rows = &PackDigits<Format>;
+  kernels.fused_rows = std::numeric_limits<int>::max();
+  ((kernels.mul[i + 1][0] = MulOrNull<Format, i + 1, 1>(),
+    kernels.mul[i + 1][1] = MulOrNull<Format, i + 1, 2>(),
+    kernels.mul[i + 1][2] = MulOrNull<Format, i + 1, 4>()),
+   ...);
+}
+
+template <class Format>
+void Use(Kernels& kernels) {
+  Fill<Format>(kernels[Format::kFormat],
+               std::make_integer_sequence<int, kRows>());
+}
+
+}  // namespace
+
+MOE_AFTER_X86()
+
+void UseVnni(Kernels& kernels) {
+  Use<Int8Digits>(kernels);
+  Use<Int4Digits>(kernels);
+  Use<Mxfp4Digits>(kernels);
+}
+
+}  // namespace moe
+
+#endif  // HWY_ARCH_X86_64

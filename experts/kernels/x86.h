@@ -1,0 +1,57 @@
+// What is beyond Highway's instruction sets on x86: VNNI and AMX.
+
+#pragma once
+
+#include "hwy/base.h"  // HWY_ARCH_X86_64
+
+#if HWY_ARCH_X86_64
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "experts/kernels/kernels.h"
+
+// Around the functions of a file that use these instructions; standard headers
+// stay outside, so that no inline function of theirs needs such a CPU.
+#define MOE_BEFORE_X86()                                                 \
+  HWY_PUSH_ATTRIBUTES(                                                   \
+      "avx,avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni," \
+      "amx-tile,amx-int8,amx-bf16")
+#define MOE_AFTER_X86() HWY_POP_ATTRIBUTES
+
+namespace moe {
+
+// AVX-512 with VNNI, and AMX for int8 and bf16. Asks the system, once, to let
+// this process use AMX.
+bool CpuHasAmx();
+
+// Replaces the kernels of bf16, int8, int4 and mxfp4 in a table for AVX-512.
+// Requires: CpuHasAmx().
+void UseAmx(Kernels& kernels);
+// Part of it: few rows of int8, int4 and mxfp4.
+void UseVnni(Kernels& kernels);
+
+// Of the 8 tile registers: [0, sums) hold sums, the last one holds weights, the
+// ones between activations.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+
+  // rows:  of the strip
+  // steps: bytes of k in a row of activations
+  TileShapes(int sums, int64_t strip_rows, int64_t k_bytes) {
+    for (int tile = 0; tile < 8; ++tile) {
+      const bool activations = tile >= sums && tile < 7;
+      row_bytes[tile] = static_cast<uint16_t>(activations ? k_bytes : 64);
+      rows[tile] = static_cast<uint8_t>(tile < 7 ? strip_rows : k_bytes / 4);
+    }
+  }
+};
+
+}  // namespace moe
+
+#endif  // HWY_ARCH_X86_64
