@@ -30,8 +30,15 @@ BatchQueue::Queue& BatchQueue::FindOrAdd(const BatchKey& key,
   return queue;
 }
 
-void BatchQueue::Put(Queue& queue, BatchItem* item, SteadyTime urgent_since) {
-  item->urgency_ = std::min(item->deadline, urgent_since + kPatience);
+std::chrono::nanoseconds BatchQueue::Courtesy(int64_t tokens) const {
+  const double turns = static_cast<double>(std::min(tokens, quantum_)) /
+                       static_cast<double>(quantum_);
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(turns *
+                                                              kPatience);
+}
+
+void BatchQueue::Put(Queue& queue, BatchItem* item, SteadyTime urgency) {
+  item->urgency_ = std::min(item->deadline, urgency);
   item->sequence_ = next_sequence_++;
   queue.heap.push_back(item);
   std::push_heap(queue.heap.begin(), queue.heap.end(), LessUrgent);
@@ -43,7 +50,7 @@ bool BatchQueue::Push(BatchItem* item, SteadyTime now) {
   item->arrival_ = now;
   item->taken_ = 0;
   Queue& queue = FindOrAdd(item->key, now + limits_.max_queue_delay);
-  Put(queue, item, now);
+  Put(queue, item, now + kPatience + Courtesy(item->tokens));
   queue.tokens += cost;
   tokens_ += cost;
   return true;
@@ -89,7 +96,8 @@ void BatchQueue::Pop(SteadyTime now,
       if (slice.last) continue;
       // Who had a full turn goes behind those that wait; who was cut short for
       // want of room keeps the place.
-      Put(queue, item, slice.count >= quantum_ ? now : item->arrival_);
+      Put(queue, item,
+          slice.count >= quantum_ ? now + kPatience : item->urgency_);
     }
     if (queue.heap.empty()) {
       std::swap(queue, queues_[--num_queues_]);

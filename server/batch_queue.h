@@ -7,7 +7,9 @@
 //   * The most urgent queue goes first, and within it the most urgent request.
 //     A request is as urgent as its deadline, but at least as if it had to be
 //     answered kPatience after its arrival: deadlines first, then age, and
-//     nobody waits forever.
+//     nobody waits forever. Until its first turn a request also lets pass those
+//     that are smaller and came up to kPatience later, in proportion to its
+//     size: who asks for little does not wait for a crowd of large ones.
 //   * A large request takes turns of a quarter of a batch, and what nobody else
 //     wants: it neither starves small ones nor is starved by them.
 //   * A batch that is not full may wait for company until its oldest request
@@ -121,8 +123,10 @@ class BatchQueue {
 
   static bool LessUrgent(const BatchItem* a, const BatchItem* b);
   static int64_t Cost(int64_t tokens) { return tokens > 0 ? tokens : 1; }
+  // By how much a request of that many tokens comes after one of none.
+  std::chrono::nanoseconds Courtesy(int64_t tokens) const;
   Queue& FindOrAdd(const BatchKey& key, SteadyTime start_by);
-  void Put(Queue& queue, BatchItem* item, SteadyTime urgent_since);
+  void Put(Queue& queue, BatchItem* item, SteadyTime urgency);
   void TakeTurns(Queue& queue, absl::FunctionRef<bool(const BatchItem&)> wanted,
                  Batch* batch);
 
