@@ -108,6 +108,10 @@ class Engine {
     metrics_->AddQueueBytes(-bytes);
   }
 
+  // Bytes between Submit and Release.
+  int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  const EngineOptions& options() const { return options_; }
+
   // How long what waits now will take, judged by the batches so far: when to
   // try again after RESOURCE_EXHAUSTED. At least a millisecond.
   std::chrono::milliseconds RetryAfter() const;

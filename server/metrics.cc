@@ -273,6 +273,12 @@ Metrics::Metrics(ExpertMetrics detail, absl::string_view isa)
            .Help("Connections refused because there were too many.")
            .Register(r)
            .Add({});
+  stalled_calls_ =
+      &BuildCounter()
+           .Name("moe_stalled_calls_total")
+           .Help("Calls ended because their peer did not take an answer.")
+           .Register(r)
+           .Add({});
   auto& tls_reloads = BuildCounter()
                           .Name("moe_tls_reloads_total")
                           .Help(

@@ -156,6 +156,7 @@ class Metrics {
   void Rejected(Rejection reason);
 
   void ConnectionRefused() { connections_refused_->Increment(); }
+  void CallStalled() { stalled_calls_->Increment(); }
   void TlsReloaded(bool ok) {
     (ok ? tls_reloads_ok_ : tls_reloads_failed_)->Increment();
   }
@@ -222,6 +223,7 @@ class Metrics {
   prometheus::Family<prometheus::Gauge>* model_weights_bytes_;
   prometheus::Family<prometheus::Gauge>* model_load_duration_;
   prometheus::Counter* connections_refused_;
+  prometheus::Counter* stalled_calls_;
   prometheus::Counter* tls_reloads_ok_;
   prometheus::Counter* tls_reloads_failed_;
   prometheus::Family<prometheus::Gauge>* tls_expiry_;

@@ -11,10 +11,13 @@
 #include <thread>
 #include <vector>
 
+#include "absl/debugging/failure_signal_handler.h"
+#include "absl/debugging/symbolize.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -69,6 +72,9 @@ ABSL_FLAG(int64_t, max_queue_tokens, 65536,
 ABSL_FLAG(int64_t, max_queue_bytes, int64_t{1} << 30,
           "Tensor bytes of requests and answers, from admission until sent; "
           "more are answered RESOURCE_EXHAUSTED.");
+ABSL_FLAG(absl::Duration, send_timeout, absl::Minutes(2),
+          "How long an answer may take to be sent; then its call is ended. Ten "
+          "seconds at most while half of --max_queue_bytes is taken.");
 ABSL_FLAG(int, max_connections, 10'000,
           "Connections beyond it are refused; less if the process may not have "
           "so many files.");
@@ -139,6 +145,7 @@ absl::StatusOr<ServerOptions> OptionsFromFlags() {
   options.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);
   options.max_queue_tokens = absl::GetFlag(FLAGS_max_queue_tokens);
   options.max_queue_bytes = absl::GetFlag(FLAGS_max_queue_bytes);
+  options.send_timeout = absl::GetFlag(FLAGS_send_timeout);
   options.max_connections = absl::GetFlag(FLAGS_max_connections);
   options.max_concurrent_streams = absl::GetFlag(FLAGS_max_concurrent_streams);
   options.tls_cert_file = absl::GetFlag(FLAGS_tls_cert_file);
@@ -205,10 +212,18 @@ int Main(int argc, char** argv) {
     return 2;
   }
   const ServiceManager service_manager = ServiceManager::FromEnvironment();
+#ifdef NDEBUG
+  // Debian's abseil looks for cycles of locks at each lock, gRPC's included.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+#endif
   // All threads inherit the mask: the signals reach sigwait only.
   const sigset_t set = EndSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  // A fault names itself on stderr, with its stack, and ends the process by the
+  // signal that it is.
+  absl::InitializeSymbolizer(argv[0]);
+  absl::InstallFailureSignalHandler(absl::FailureSignalHandlerOptions());
   const auto life_cycle = std::make_shared<LifeCycle>();
   std::thread(WaitForSignals, life_cycle).detach();
 

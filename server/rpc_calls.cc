@@ -14,9 +14,15 @@ using Clock = std::chrono::steady_clock;
 // it, others may read it.
 constexpr char kRetryPushback[] = "grpc-retry-pushback-ms";
 
-// A stream reads no further while that many of its requests are unanswered, or
-// as many bytes as fit into one message.
+// A stream reads no further while that many of its requests, or as many tokens
+// as fit into that many batches, or bytes as fit into one message, have not
+// been answered and sent: one batch runs, one waits, one is on its way.
 constexpr size_t kMaxStreamRequests = 32;
+constexpr int64_t kMaxStreamBatches = 3;
+
+// An answer may take that long to be sent once half of the memory for requests
+// and answers is taken.
+constexpr absl::Duration kSendTimeoutUnderPressure = absl::Seconds(10);
 
 }  // namespace
 
@@ -42,6 +48,21 @@ void UnaryCall::Answer(const absl::Status& status,
   timer_.Done(status.code(), answer);
   grpc::ServerUnaryReactor::Finish(ToGrpcStatus(status));
 }
+
+RpcHost::RpcHost(const ServiceLimits& limits, const ModelRegistry* registry,
+                 Engine* engine, Metrics* metrics)
+    : limits_(limits),
+      registry_(*registry),
+      engine_(*engine),
+      metrics_(*metrics),
+      send_watch_({.timeout = limits.send_timeout,
+                   .timeout_under_pressure = kSendTimeoutUnderPressure,
+                   .under_pressure =
+                       [engine] {
+                         return engine->bytes() >
+                                engine->options().max_queue_bytes / 2;
+                       },
+                   .on_stalled = [metrics] { metrics->CallStalled(); }}) {}
 
 absl::Status RpcHost::Authorize(
     const grpc::CallbackServerContext& context) const {
@@ -132,6 +153,8 @@ void StreamCall::Drain() {
 bool StreamCall::MayRead() const {
   return !reading_ && !reads_done_ && !draining_ &&
          entries_.size() < kMaxStreamRequests &&
+         tokens_ < kMaxStreamBatches *
+                       host_.engine().options().batching.max_batch_tokens &&
          bytes_ < host_.limits().max_message_bytes;
 }
 
@@ -167,7 +190,10 @@ void StreamCall::Act() {
     }
     if (finish) return Finish(ToGrpcStatus(final_status));
     if (read) StartRead(&incoming_);
-    if (write != nullptr) StartWrite(write);
+    if (write != nullptr) {
+      send_ = host_.send_watch().Begin(call_);
+      StartWrite(write);
+    }
     absl::MutexLock lock(&mutex_);
     acting_ = false;
   }
@@ -194,6 +220,7 @@ void StreamCall::OnReadDone(bool ok) {
 }
 
 void StreamCall::OnWriteDone(bool ok) {
+  host_.send_watch().End(send_);
   {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
@@ -211,22 +238,29 @@ void StreamCall::OnWriteDone(bool ok) {
 void StreamCall::PopEntry() {
   const int64_t bytes = entries_.front()->admitted_bytes_;
   bytes_ -= bytes;
+  tokens_ -= entries_.front()->admitted_tokens_;
   host_.engine().Release(bytes);
   entries_.pop_front();
 }
 
 absl::Status StreamCall::Submit(Entry* entry, EngineRequest* request) {
   const int64_t bytes = request->bytes;
+  const int64_t tokens = request->tokens;
   {
     absl::MutexLock lock(&mutex_);
     entry->admitted_bytes_ = bytes;
+    entry->admitted_tokens_ = tokens;
     bytes_ += bytes;
+    tokens_ += tokens;
   }
   absl::Status status = host_.engine().Submit(request);
   if (!status.ok()) {
     absl::MutexLock lock(&mutex_);
-    entry->admitted_bytes_ = 0;  // not admitted: nothing to release
+    // Not admitted: nothing to release.
+    entry->admitted_bytes_ = 0;
+    entry->admitted_tokens_ = 0;
     bytes_ -= bytes;
+    tokens_ -= tokens;
   }
   return status;
 }

@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -23,6 +24,7 @@
 #include "server/engine.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
+#include "server/send_watch.h"
 #include "server/token_file.h"
 #include "server/wire_request.h"
 
@@ -35,11 +37,7 @@ class RpcHost {
  public:
   // All must outlive the host.
   RpcHost(const ServiceLimits& limits, const ModelRegistry* registry,
-          Engine* engine, Metrics* metrics)
-      : limits_(limits),
-        registry_(*registry),
-        engine_(*engine),
-        metrics_(*metrics) {}
+          Engine* engine, Metrics* metrics);
 
   // From now on callers must show one of these tokens. Call it before the first
   // RPC. The object must outlive the host.
@@ -78,6 +76,7 @@ class RpcHost {
   const ModelRegistry& registry() const { return registry_; }
   Engine& engine() const { return engine_; }
   Metrics& metrics() const { return metrics_; }
+  SendWatch& send_watch() { return send_watch_; }
 
  private:
   friend class CallCount;
@@ -95,6 +94,7 @@ class RpcHost {
   Metrics& metrics_;
   TokenFile* tokens_ = nullptr;
   std::atomic<bool> serving_ = false;
+  SendWatch send_watch_;
 
   absl::Mutex mutex_;
   int64_t num_calls_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -178,6 +178,7 @@ class EngineCall final : public UnaryCall, public Request {
              const grpc::ByteBuffer& request, grpc::ByteBuffer* response)
       : UnaryCall(method, host->metrics()),
         count_(host),
+        send_watch_(host->send_watch()),
         engine_(host->engine()),
         context_(*context),
         response_(*response) {
@@ -206,16 +207,22 @@ class EngineCall final : public UnaryCall, public Request {
     return cancelled_.load(std::memory_order_relaxed);
   }
   void Finish(const absl::Status& status) override {
-    if (status.ok()) response_ = this->TakeAnswer();
+    if (status.ok()) {
+      response_ = this->TakeAnswer();
+      send_ = send_watch_.Begin(context_.c_call());
+    }
     Answer(status, &response_);
   }
   void OnDone() override {
+    if (send_.has_value()) send_watch_.End(*send_);
     engine_.Release(this->bytes);
     UnaryCall::OnDone();
   }
 
  private:
   const CallCount count_;
+  SendWatch& send_watch_;
+  std::optional<SendWatch::Send> send_;
   Engine& engine_;
   grpc::CallbackServerContext& context_;
   grpc::ByteBuffer& response_;
@@ -231,8 +238,11 @@ class EngineCall final : public UnaryCall, public Request {
 class StreamCall
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  StreamCall(RpcHost* host, const grpc::CallbackServerContext& context)
-      : count_(host), host_(*host), deadline_(ToSteady(context.deadline())) {}
+  StreamCall(RpcHost* host, grpc::CallbackServerContext& context)
+      : count_(host),
+        host_(*host),
+        call_(context.c_call()),
+        deadline_(ToSteady(context.deadline())) {}
 
   // Starts what can be started.
   void Act();
@@ -264,8 +274,9 @@ class StreamCall
    protected:
     friend class StreamCall;
     grpc::ByteBuffer answer_bytes_;
-    int64_t admitted_bytes_ = 0;  // guarded by the stream's mutex_
-    bool answered_ = false;       // likewise
+    int64_t admitted_bytes_ = 0;   // guarded by the stream's mutex_
+    int64_t admitted_tokens_ = 0;  // likewise, as is the next
+    bool answered_ = false;
   };
   virtual std::unique_ptr<Entry> NewEntry() = 0;
 
@@ -289,14 +300,17 @@ class StreamCall
 
   const CallCount count_;
   RpcHost& host_;
+  grpc_call* const call_;
   const SteadyTime deadline_;
   std::atomic<bool> cancelled_ = false;
   grpc::ByteBuffer incoming_;  // of the read that runs
+  SendWatch::Send send_;       // of the write that runs
 
   absl::Mutex mutex_;
   // In the order of the requests; the front is the next to be written.
   std::deque<std::unique_ptr<Entry>> entries_ ABSL_GUARDED_BY(mutex_);
-  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all entries
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // of all entries
+  int64_t tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // likewise
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool reads_done_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -310,7 +324,7 @@ template <typename Request>
 class StreamCallOf final : public StreamCall {
  public:
   StreamCallOf(Method method, RpcHost* host,
-               const grpc::CallbackServerContext& context)
+               grpc::CallbackServerContext& context)
       : StreamCall(host, context), method_(method) {}
 
  private:

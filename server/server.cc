@@ -152,7 +152,8 @@ Server::Server(const ServerOptions& options)
                .max_queue_bytes = options.max_queue_bytes},
               &expert_workspace_, &metrics_),
       rpc_host_({.max_message_bytes = options.max_message_bytes,
-                 .max_request_tokens = options.max_request_tokens},
+                 .max_request_tokens = options.max_request_tokens,
+                 .send_timeout = options.send_timeout},
                 &registry_, &engine_, &metrics_),
       moe_service_(&rpc_host_),
       inference_service_(&rpc_host_) {

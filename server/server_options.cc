@@ -91,14 +91,13 @@ absl::Status ServerOptions::Validate() const {
                     "\" twice");
     }
   }
+  if (engine == ExpertEngine::kOneDnn && weight_format != WeightFormat::kAuto &&
+      weight_format != WeightFormat::kF32) {
+    return Refuse(
+        "--weight_format: want auto or f32 with --engine=onednn, got ",
+        WeightFormatName(weight_format));
+  }
   if (!absl::StartsWith(listen_address, "unix:")) {
-    if (engine == ExpertEngine::kOneDnn &&
-        weight_format != WeightFormat::kAuto &&
-        weight_format != WeightFormat::kF32) {
-      return Refuse(
-          "--weight_format: want auto or f32 with --engine=onednn, got ",
-          WeightFormatName(weight_format));
-    }
     MOE_RETURN_IF_ERROR(CheckAddress("--listen_address", listen_address));
   }
   if (!metrics_address.empty()) {
@@ -134,6 +133,10 @@ absl::Status ServerOptions::Validate() const {
   }
   MOE_RETURN_IF_ERROR(check_positive("--max_queue_tokens", max_queue_tokens));
   MOE_RETURN_IF_ERROR(check_positive("--max_queue_bytes", max_queue_bytes));
+  if (send_timeout < absl::Milliseconds(1) || send_timeout > absl::Hours(24)) {
+    return Refuse("--send_timeout: want 1ms to 24h, got ",
+                  absl::FormatDuration(send_timeout));
+  }
   MOE_RETURN_IF_ERROR(check_positive("--max_connections", max_connections));
   MOE_RETURN_IF_ERROR(
       check_positive("--max_concurrent_streams", max_concurrent_streams));

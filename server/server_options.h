@@ -56,6 +56,9 @@ struct ServerOptions {
   // Tensor bytes of requests and answers, from admission until sent.
   int64_t max_queue_bytes = int64_t{1} << 30;
 
+  // How long an answer may take to be sent before its call is ended.
+  absl::Duration send_timeout = absl::Minutes(2);
+
   int max_connections = 10'000;
   int max_concurrent_streams = 1024;  // calls at a time, per connection
 

@@ -10,6 +10,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "moe/v1/moe.pb.h"
@@ -24,6 +25,7 @@ namespace moe {
 struct ServiceLimits {
   int64_t max_message_bytes = 0;
   int64_t max_request_tokens = 0;
+  absl::Duration send_timeout = absl::Minutes(2);
 };
 
 // The matrices that an answer may have.

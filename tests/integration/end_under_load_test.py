@@ -30,11 +30,11 @@ class EndUnderLoadTest(unittest.TestCase):
                 )
             answered, lost = [0], []
 
-            def send():
-                with server.channel() as own:
+            def send(channel):
+                with channel:
                     while True:
                         try:
-                            answer = harness.stub(own).Forward(
+                            answer = harness.stub(channel).Forward(
                                 request, timeout=TIMEOUT_SECONDS
                             )
                         except grpc.RpcError as error:
@@ -49,7 +49,10 @@ class EndUnderLoadTest(unittest.TestCase):
                         if answer != expected:
                             lost.append(answer)
 
-            senders = [threading.Thread(target=send) for _ in range(8)]
+            senders = [
+                threading.Thread(target=send, args=(server.channel(),))
+                for _ in range(8)
+            ]
             for sender in senders:
                 sender.start()
             time.sleep(seconds)

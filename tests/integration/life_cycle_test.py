@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -113,6 +114,21 @@ class BadStartTest(unittest.TestCase):
         )
         self.assert_refused(["--model=m"], "--model")
         self.assert_refused([], "--model", "--demo")
+
+
+class FaultTest(unittest.TestCase):
+    def test_fatal_signals_name_themselves(self):
+        for fatal in (
+            signal.SIGSEGV,
+            signal.SIGBUS,
+            signal.SIGFPE,
+            signal.SIGILL,
+            signal.SIGABRT,
+        ):
+            with self.subTest(fatal.name), harness.Server("--demo") as server:
+                server.process.send_signal(fatal)
+                self.assertNotEqual(server.wait(), 0)
+                self.assertIn(fatal.name, server.stderr())
 
 
 class DrainTest(unittest.TestCase):

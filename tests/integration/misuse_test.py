@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import struct
 import threading
 import unittest
 
@@ -98,6 +99,61 @@ class MisuseTest(unittest.TestCase):
         # Each stream may hold one message limit's worth of requests and
         # answers; what it really holds is far less, since reading stops.
         self.assertLess(largest, 2e9)
+
+    def test_call_whose_answer_is_not_taken_is_ended(self):
+        """A peer whose window never has room for an answer."""
+
+        def frame(kind, flags, stream, payload):
+            head = struct.pack(">IBI", len(payload) << 8 | kind, flags, stream)
+            return head + payload
+
+        def header(name, value):  # literal, not indexed
+            return b"".join(
+                [b"\0", bytes([len(name)]), name, bytes([len(value)]), value]
+            )
+
+        settings, headers, data, reset = 4, 1, 0, 3
+        no_window = struct.pack(">HI", 4, 0)
+        end_headers, end_stream = 4, 1
+        message = pb.ForwardRequest(
+            model="demo", hidden_states=harness.random_states(4, 256, 1)
+        ).SerializeToString()
+        with harness.Server("--demo", "--send_timeout=100ms") as server:
+            host, port = server.grpc_address.rsplit(":", 1)
+            with socket.create_connection(
+                (host, int(port)), TIMEOUT_SECONDS
+            ) as peer:
+                peer.sendall(
+                    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+                    + frame(settings, 0, 0, no_window)
+                    + frame(
+                        headers,
+                        end_headers,
+                        1,
+                        header(b":method", b"POST")
+                        + header(b":scheme", b"http")
+                        + header(b":path", b"/moe.v1.MoeService/Forward")
+                        + header(b":authority", b"test")
+                        + header(b"te", b"trailers")
+                        + header(b"content-type", b"application/grpc"),
+                    )
+                    + frame(
+                        data,
+                        end_stream,
+                        1,
+                        struct.pack(">BI", 0, len(message)) + message,
+                    )
+                )
+                kinds = []
+                with peer.makefile("rb") as answers:
+                    while reset not in kinds:
+                        length_kind, _, _ = struct.unpack(
+                            ">IBI", answers.read(9)
+                        )
+                        kinds.append(length_kind & 0xFF)
+                        answers.read(length_kind >> 8)
+            self.assertNotIn(data, kinds)
+            self.assertEqual(server.metrics()["moe_stalled_calls_total"], 1)
 
     def refused(self, call, *codes):
         with self.assertRaises(grpc.RpcError) as raised:

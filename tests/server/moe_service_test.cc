@@ -200,6 +200,23 @@ TEST_F(MoeServiceTest, StreamThatIsNotReadIsCancelledCleanly) {
   Output(Request(1));
 }
 
+TEST_F(MoeServiceTest, StreamWhoseAnswersAreNotTakenIsEnded) {
+  ServerOptions options = DemoOptions();
+  options.send_timeout = absl::Milliseconds(100);
+  Start(options);
+  grpc::ClientContext context;
+  connection_->Prepare(&context);
+  const auto stream = stub_->ForwardStream(&context);
+  const v1::ForwardRequest request = Request(1000);
+  while (stream->Write(request)) {  // and no Read until the end
+  }
+  v1::ForwardStreamResponse answer;
+  while (stream->Read(&answer)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  Output(Request(1));
+}
+
 TEST_F(MoeServiceTest, DrainEndsOpenStreamsAfterTheirAnswers) {
   Start();
   grpc::ClientContext context;

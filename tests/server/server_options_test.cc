@@ -222,6 +222,14 @@ INSTANTIATE_TEST_SUITE_P(
                       [](ServerOptions& o) { o.num_compute_threads = 4097; },
                       "--num_compute_threads: want 0 to 4096, got 4097"},
         BadOptionCase{
+            "NoSendTimeout",
+            [](ServerOptions& o) { o.send_timeout = absl::ZeroDuration(); },
+            "--send_timeout: want 1ms to 24h, got 0"},
+        BadOptionCase{
+            "EndlessSendTimeout",
+            [](ServerOptions& o) { o.send_timeout = absl::InfiniteDuration(); },
+            "--send_timeout: want 1ms to 24h, got inf"},
+        BadOptionCase{
             "NegativeDrainDelay",
             [](ServerOptions& o) { o.drain_delay = absl::Seconds(-1); },
             "--drain_delay: want a finite duration of 0 or more, got -1s"},

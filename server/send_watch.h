@@ -1,0 +1,67 @@
+// Ends calls whose peer does not take what it is sent.
+//
+// A message that waits for its peer holds memory that counts against
+// --max_queue_bytes: peers that never read would in the end shut out all
+// others.
+
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <list>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "grpc/grpc.h"
+
+namespace moe {
+
+struct SendWatchOptions {
+  // How long a message may take to be sent, and how long while memory is short.
+  absl::Duration timeout;
+  absl::Duration timeout_under_pressure;
+  // Whether memory is short. Called from the watch's thread, as are all here.
+  std::function<bool()> under_pressure;
+  // Called for each call that is ended.
+  std::function<void()> on_stalled;
+};
+
+// Thread-safe.
+class SendWatch {
+  struct Pending {
+    grpc_call* call;  // null: has been ended
+    std::chrono::steady_clock::time_point since;
+  };
+
+ public:
+  // Stands for a message on its way.
+  using Send = std::list<Pending>::iterator;
+
+  explicit SendWatch(SendWatchOptions options);
+  ~SendWatch();
+  SendWatch(const SendWatch&) = delete;
+  SendWatch& operator=(const SendWatch&) = delete;
+
+  // The call begins to send a message. It must live until End.
+  Send Begin(grpc_call* call);
+  // The message has been sent, or the call has ended. Once for each Begin.
+  void End(Send send);
+
+ private:
+  void Run();
+  // Ends the call that has been sending longest, if that is too long. Returns
+  // whether it was.
+  bool EndOne(absl::Duration timeout);
+
+  const SendWatchOptions options_;
+  absl::Mutex mutex_;
+  std::list<Pending> sends_ ABSL_GUARDED_BY(mutex_);  // the oldest first
+  std::list<Pending> ended_ ABSL_GUARDED_BY(mutex_);  // End is still to come
+  absl::Notification stop_;
+  std::thread thread_;  // last: uses all of the above
+};
+
+}  // namespace moe
