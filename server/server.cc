@@ -185,6 +185,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerOptions& options) {
   MOE_RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<Server> server(new Server(options));
+  // Who calls while they load is told to wait, not that there is none.
+  MOE_RETURN_IF_ERROR(server->AnnounceModels());
   MOE_RETURN_IF_ERROR(server->Listen());
   if (options.measure_machine) server->Measure();
   MOE_RETURN_IF_ERROR(server->LoadModels());
@@ -299,15 +301,15 @@ void Server::SetServing(bool serving) {
   metrics_.SetServing(serving);
 }
 
-absl::Status Server::LoadModels() {
-  std::vector<ModelSource> models = options_.models;
+absl::Status Server::AnnounceModels() {
+  sources_ = options_.models;
   if (!options_.model_repository.empty()) {
     MOE_ASSIGN_OR_RETURN(const std::vector<ModelSource> listed,
                          ListRepository(options_.model_repository));
     for (const ModelSource& model : listed) {
       const bool taken =
           (options_.demo && model.name == "demo") ||
-          std::any_of(models.begin(), models.end(), [&](const auto& other) {
+          std::any_of(sources_.begin(), sources_.end(), [&](const auto& other) {
             return other.name == model.name;
           });
       if (taken) {
@@ -315,7 +317,7 @@ absl::Status Server::LoadModels() {
             "--model_repository: want names that no other model has, got \"",
             model.name, "\""));
       }
-      models.push_back(model);
+      sources_.push_back(model);
     }
   }
   const auto announce = [this](const std::string& name) {
@@ -323,14 +325,18 @@ absl::Status Server::LoadModels() {
     metrics_.ModelAnnounced(name);
   };
   if (options_.demo) announce("demo");
-  for (const ModelSource& model : models) announce(model.name);
+  for (const ModelSource& model : sources_) announce(model.name);
+  return absl::OkStatus();
+}
+
+absl::Status Server::LoadModels() {
   if (options_.demo) {
     const absl::Time start = absl::Now();
     auto demo = MakeDemoModel(executor_, &expert_workspace_);
     MOE_RETURN_IF_ERROR(Publish("demo", std::move(demo),
                                 absl::ToDoubleSeconds(absl::Now() - start)));
   }
-  for (const ModelSource& model : models) {
+  for (const ModelSource& model : sources_) {
     if (absl::Status status = LoadFrom(model); !status.ok()) {
       return absl::Status(status.code(), absl::StrCat("model ", model.name,
                                                       ": ", status.message()));

@@ -54,6 +54,8 @@ class Server {
   absl::Status Listen();
   absl::Status StartMetrics();
   absl::Status StartGrpc();
+  // Finds out which models there are to be, and lists them as loading.
+  absl::Status AnnounceModels();
   absl::Status LoadModels();
   absl::Status LoadFrom(const ModelSource& source);
   // Warms a model up and makes it visible.
@@ -64,6 +66,7 @@ class Server {
   const ServerOptions options_;
   const CpuLimits cpu_limits_;
   const int64_t memory_limit_;
+  std::vector<ModelSource> sources_;  // the demo model apart
   Executor executor_;
   ExpertWorkspace expert_workspace_;
   Metrics metrics_;
