@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "experts/base/status_macros.h"
 
@@ -152,6 +153,9 @@ void Engine::RunBatch(const Batch& batch) {
       request.status_ = CheckWanted(request, start);
       CountUnwanted(request.status_, *metrics_);
     }
+    if (LayerStatistics* statistics = request.layer().statistics) {
+      statistics->failed.Add(1, start - request.arrival());
+    }
     request.Finish(request.status_);
   }
   if (batch.slices.empty()) return;
@@ -185,6 +189,9 @@ void Engine::RunBatch(const Batch& batch) {
   const double mean = tokens_per_second_.load(std::memory_order_relaxed);
   tokens_per_second_.store(mean > 0 ? mean + (rate - mean) / 8 : rate,
                            std::memory_order_relaxed);
+  if (layer.statistics != nullptr) {
+    CountStatistics(batch, start, encode_start, Clock::now());
+  }
   for (const BatchSlice& slice : batch.slices) {
     if (slice.last) RequestOf(slice).Finish(RequestOf(slice).status_);
   }
@@ -253,6 +260,31 @@ void Engine::EncodeBatch(const Batch& batch, const absl::Status& computed,
                      .weights =
                          rows_of(result.routing.weights, first, slice.count)},
          .router_logits = rows_of(result.router_logits, first, slice.count)});
+  }
+}
+
+void Engine::CountStatistics(const Batch& batch, SteadyTime start,
+                             SteadyTime encode, SteadyTime end) const {
+  const EngineRequest& any = RequestOf(batch.slices.front());
+  LayerStatistics& statistics = *any.layer().statistics;
+  const auto decoding = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(decode_seconds_));
+  statistics.decoded.Add(1, decoding);
+  statistics.computed.Add(1, encode - start - decoding);
+  statistics.encoded.Add(1, end - encode);
+  statistics.tokens.fetch_add(static_cast<uint64_t>(batch.tokens),
+                              std::memory_order_relaxed);
+  statistics.last_milliseconds.store(absl::ToUnixMillis(absl::Now()),
+                                     std::memory_order_relaxed);
+  for (const BatchSlice& slice : batch.slices) {
+    if (slice.first == 0) {
+      statistics.queued.Add(1, start - slice.item->arrival());
+    }
+    if (slice.last) {
+      EventTimes& times = RequestOf(slice).status_.ok() ? statistics.succeeded
+                                                        : statistics.failed;
+      times.Add(1, end - slice.item->arrival());
+    }
   }
 }
 

@@ -129,6 +129,9 @@ class Engine {
                        EngineResult* result, ForwardStats* stats);
   void EncodeBatch(const Batch& batch, const absl::Status& computed,
                    const EngineResult& result);
+  // start: of the batch; encode: of the writing of its rows.
+  void CountStatistics(const Batch& batch, SteadyTime start, SteadyTime encode,
+                       SteadyTime end) const;
 
   const EngineOptions options_;
   Metrics* const metrics_;

@@ -20,16 +20,26 @@ struct NamedTensor {
   bool optional;    // as an input
 };
 
-// What goes in; what comes out has "output" in place of "hidden_states".
-std::vector<NamedTensor> Tensors(const InferTarget& target,
-                                 absl::string_view states_name) {
-  std::vector<NamedTensor> tensors = {{states_name, v1::F32,
+void AddRouting(std::vector<NamedTensor>* tensors) {
+  tensors->push_back({"expert_ids", v1::I32, -1, /*optional=*/true});
+  tensors->push_back({"routing_weights", v1::F32, -1, /*optional=*/true});
+}
+
+std::vector<NamedTensor> Inputs(const InferTarget& target) {
+  std::vector<NamedTensor> tensors = {{"hidden_states", v1::F32,
                                        target.served->model->spec().d_model,
                                        /*optional=*/false}};
-  if (target.routed()) {
-    tensors.push_back({"expert_ids", v1::I32, -1, /*optional=*/true});
-    tensors.push_back({"routing_weights", v1::F32, -1, /*optional=*/true});
-  }
+  // Of a layer as a model of its own, only what it needs: load testers fill
+  // what is optional, too, with numbers that are no expert ids.
+  if (target.routed() && !target.layer.has_value()) AddRouting(&tensors);
+  return tensors;
+}
+
+std::vector<NamedTensor> Outputs(const InferTarget& target) {
+  std::vector<NamedTensor> tensors = {{"output", v1::F32,
+                                       target.served->model->spec().d_model,
+                                       /*optional=*/false}};
+  if (target.routed()) AddRouting(&tensors);
   return tensors;
 }
 
@@ -59,10 +69,10 @@ void DescribeMetadata(const InferTarget& target, absl::string_view name,
     tensor->add_shape(-1);
     tensor->add_shape(info.columns);
   };
-  for (const NamedTensor& info : Tensors(target, "hidden_states")) {
+  for (const NamedTensor& info : Inputs(target)) {
     fill(info, metadata->add_inputs());
   }
-  for (const NamedTensor& info : Tensors(target, "output")) {
+  for (const NamedTensor& info : Outputs(target)) {
     fill(info, metadata->add_outputs());
   }
   auto& properties = *metadata->mutable_properties();
@@ -83,18 +93,56 @@ void DescribeConfig(const InferTarget& target, absl::string_view name,
   config->set_backend(std::string(kPlatform));
   config->set_max_batch_size(static_cast<int32_t>(std::min<int64_t>(
       limits.max_request_tokens, std::numeric_limits<int32_t>::max())));
-  for (const NamedTensor& info : Tensors(target, "hidden_states")) {
+  for (const NamedTensor& info : Inputs(target)) {
     inference::ModelInput& input = *config->add_input();
     input.set_name(std::string(info.name));
     input.set_data_type(ConfigType(info.dtype));
     input.add_dims(info.columns);
     input.set_optional(info.optional);
   }
-  for (const NamedTensor& info : Tensors(target, "output")) {
+  for (const NamedTensor& info : Outputs(target)) {
     inference::ModelOutput& output = *config->add_output();
     output.set_name(std::string(info.name));
     output.set_data_type(ConfigType(info.dtype));
     output.add_dims(info.columns);
+  }
+}
+
+void DescribeStatistics(const InferTarget& target, absl::string_view name,
+                        inference::ModelStatistics* statistics) {
+  statistics->set_name(std::string(name));
+  statistics->set_version(std::string(kInferVersion));
+  auto& times = *statistics->mutable_inference_stats();
+  const auto add = [](const EventTimes& from,
+                      inference::StatisticDuration* to) {
+    to->set_count(to->count() + from.count());
+    to->set_ns(to->ns() + from.nanoseconds());
+  };
+  const ServedModel& served = *target.served;
+  const auto& layers = served.model->layers();
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (target.layer.value_or(layers[i].index) != layers[i].index) continue;
+    const LayerStatistics& layer = served.layer_statistics[i];
+    add(layer.succeeded, times.mutable_success());
+    add(layer.failed, times.mutable_fail());
+    add(layer.queued, times.mutable_queue());
+    add(layer.decoded, times.mutable_compute_input());
+    add(layer.computed, times.mutable_compute_infer());
+    add(layer.encoded, times.mutable_compute_output());
+    statistics->set_inference_count(
+        statistics->inference_count() +
+        layer.tokens.load(std::memory_order_relaxed));
+    statistics->set_execution_count(statistics->execution_count() +
+                                    layer.computed.count());
+    statistics->set_last_inference(
+        std::max(statistics->last_inference(),
+                 static_cast<uint64_t>(
+                     layer.last_milliseconds.load(std::memory_order_relaxed))));
+  }
+  if (!target.layer.has_value()) {
+    auto& memory = *statistics->add_memory_usage();
+    memory.set_type("CPU");
+    memory.set_byte_size(static_cast<uint64_t>(served.model->weights_bytes()));
   }
 }
 

@@ -1,5 +1,10 @@
 #include "server/inference_service.h"
 
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
 #include "server/grpc_status.h"
 #include "server/infer_metadata.h"
 #include "server/infer_request.h"
@@ -13,6 +18,23 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
   auto* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpcStatus(status));
   return reactor;
+}
+
+// There is one repository, and it has no name.
+absl::Status CheckRepository(const std::string& name) {
+  if (name.empty()) return absl::OkStatus();
+  return absl::UnimplementedError("repository_name: want none");
+}
+
+const char* StateName(ModelStatus::State state) {
+  switch (state) {
+    case ModelStatus::State::kLoading:
+      return "LOADING";
+    case ModelStatus::State::kReady:
+      return "READY";
+    default:
+      return "UNAVAILABLE";
+  }
 }
 
 }  // namespace
@@ -53,7 +75,10 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ServerMetadata(
   if (status.ok()) {
     response->set_name("moe-server");
     response->set_version(kVersion);
-    response->add_extensions("model_configuration");
+    for (const char* name :
+         {"model_configuration", "model_repository", "statistics"}) {
+      response->add_extensions(name);
+    }
   }
   return Answer(context, status);
 }
@@ -85,6 +110,87 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelConfig(
     }
     return target.status();
   });
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::ModelStatistics(
+    grpc::CallbackServerContext* context,
+    const inference::ModelStatisticsRequest* request,
+    inference::ModelStatisticsResponse* response) {
+  return host_.AnswerNow(Method::kModelStatistics, context, [&] {
+    if (request->name().empty()) {
+      for (auto& model : host_.registry().List()) {
+        const std::string name = model->name;
+        DescribeStatistics({.served = std::move(model), .layer = std::nullopt},
+                           name, response->add_model_stats());
+      }
+      return absl::OkStatus();
+    }
+    const auto target =
+        FindInferTarget(host_.registry(), request->name(), request->version());
+    if (target.ok()) {
+      DescribeStatistics(*target, request->name(), response->add_model_stats());
+    }
+    return target.status();
+  });
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::RepositoryIndex(
+    grpc::CallbackServerContext* context,
+    const inference::RepositoryIndexRequest* request,
+    inference::RepositoryIndexResponse* response) {
+  return host_.AnswerNow(Method::kRepositoryIndex, context, [&] {
+    for (const ModelStatus& model : models_.List()) {
+      const bool ready = model.state == ModelStatus::State::kReady;
+      if (request->ready() && !ready) continue;
+      auto& entry = *response->add_models();
+      entry.set_name(model.name);
+      if (ready) entry.set_version(std::string(kInferVersion));
+      entry.set_state(StateName(model.state));
+      entry.set_reason(model.reason);
+    }
+    return CheckRepository(request->repository_name());
+  });
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::RepositoryModelLoad(
+    grpc::CallbackServerContext* context,
+    const inference::RepositoryModelLoadRequest* request,
+    inference::RepositoryModelLoadResponse* /*response*/) {
+  auto* call =
+      std::make_unique<UnaryCall>(Method::kRepositoryModelLoad, host_.metrics())
+          .release();  // owns itself until OnDone
+  absl::Status status = host_.AuthorizeControl(*context);
+  if (status.ok()) status = CheckRepository(request->repository_name());
+  if (status.ok() && !request->parameters().empty()) {
+    // They would configure a model; here its folder does.
+    status = absl::UnimplementedError("parameters: want none");
+  }
+  if (!status.ok()) {
+    call->Answer(status);
+  } else {
+    models_.Load(request->model_name(),
+                 [call](const absl::Status& loaded) { call->Answer(loaded); });
+  }
+  return call;
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::RepositoryModelUnload(
+    grpc::CallbackServerContext* context,
+    const inference::RepositoryModelUnloadRequest* request,
+    inference::RepositoryModelUnloadResponse* /*response*/) {
+  auto* call = std::make_unique<UnaryCall>(Method::kRepositoryModelUnload,
+                                           host_.metrics())
+                   .release();  // owns itself until OnDone
+  absl::Status status = host_.AuthorizeControl(*context);
+  if (status.ok()) status = CheckRepository(request->repository_name());
+  if (!status.ok()) {
+    call->Answer(status);
+  } else {
+    models_.Unload(request->model_name(), [call](const absl::Status& unloaded) {
+      call->Answer(unloaded);
+    });
+  }
+  return call;
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::ModelInfer(

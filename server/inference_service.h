@@ -5,6 +5,7 @@
 #pragma once
 
 #include "inference/inference.grpc.pb.h"
+#include "server/model_manager.h"
 #include "server/rpc_calls.h"
 
 namespace moe {
@@ -21,20 +22,30 @@ using InferenceProbes =
 template <typename Base>
 using InferenceModels =
     inference::GRPCInferenceService::WithCallbackMethod_ModelMetadata<
-        inference::GRPCInferenceService::WithCallbackMethod_ModelConfig<Base>>;
+        inference::GRPCInferenceService::WithCallbackMethod_ModelConfig<
+            inference::GRPCInferenceService::WithCallbackMethod_ModelStatistics<
+                Base>>>;
+template <typename Base>
+using InferenceRepository =
+    inference::GRPCInferenceService::WithCallbackMethod_RepositoryIndex<
+        inference::GRPCInferenceService::WithCallbackMethod_RepositoryModelLoad<
+            inference::GRPCInferenceService::
+                WithCallbackMethod_RepositoryModelUnload<Base>>>;
 template <typename Base>
 using InferenceCalls =
     inference::GRPCInferenceService::WithRawCallbackMethod_ModelInfer<
         inference::GRPCInferenceService::WithRawCallbackMethod_ModelStreamInfer<
             Base>>;
-using InferenceServiceBase = InferenceProbes<
-    InferenceModels<InferenceCalls<inference::GRPCInferenceService::Service>>>;
+using InferenceServiceBase =
+    InferenceProbes<InferenceModels<InferenceRepository<
+        InferenceCalls<inference::GRPCInferenceService::Service>>>>;
 
 // Thread-safe.
 class InferenceServiceImpl final : public InferenceServiceBase {
  public:
-  // The host must outlive the service.
-  explicit InferenceServiceImpl(RpcHost* host) : host_(*host) {}
+  // Both must outlive the service.
+  InferenceServiceImpl(RpcHost* host, ModelManager* models)
+      : host_(*host), models_(*models) {}
 
   // Probes: not counted; the first two need no token.
   grpc::ServerUnaryReactor* ServerLive(
@@ -62,6 +73,23 @@ class InferenceServiceImpl final : public InferenceServiceBase {
       grpc::CallbackServerContext* context,
       const inference::ModelConfigRequest* request,
       inference::ModelConfigResponse* response) override;
+  grpc::ServerUnaryReactor* ModelStatistics(
+      grpc::CallbackServerContext* context,
+      const inference::ModelStatisticsRequest* request,
+      inference::ModelStatisticsResponse* response) override;
+  grpc::ServerUnaryReactor* RepositoryIndex(
+      grpc::CallbackServerContext* context,
+      const inference::RepositoryIndexRequest* request,
+      inference::RepositoryIndexResponse* response) override;
+  // Answered when it is done.
+  grpc::ServerUnaryReactor* RepositoryModelLoad(
+      grpc::CallbackServerContext* context,
+      const inference::RepositoryModelLoadRequest* request,
+      inference::RepositoryModelLoadResponse* response) override;
+  grpc::ServerUnaryReactor* RepositoryModelUnload(
+      grpc::CallbackServerContext* context,
+      const inference::RepositoryModelUnloadRequest* request,
+      inference::RepositoryModelUnloadResponse* response) override;
   // inference::ModelInferRequest to inference::ModelInferResponse.
   grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
@@ -72,6 +100,7 @@ class InferenceServiceImpl final : public InferenceServiceBase {
 
  private:
   RpcHost& host_;
+  ModelManager& models_;
 };
 
 }  // namespace moe

@@ -26,8 +26,19 @@ using prometheus::Histogram;
 using prometheus::Registry;
 
 constexpr std::array<const char*, kNumMethods> kMethodNames = {
-    "Forward",    "ForwardStream",    "Route",         "ListModels", "GetModel",
-    "ModelInfer", "ModelStreamInfer", "ModelMetadata", "ModelConfig"};
+    "Forward",
+    "ForwardStream",
+    "Route",
+    "ListModels",
+    "GetModel",
+    "ModelInfer",
+    "ModelStreamInfer",
+    "ModelMetadata",
+    "ModelConfig",
+    "ModelStatistics",
+    "RepositoryIndex",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload"};
 constexpr std::array<const char*, kNumRejections> kRejectionNames = {
     "queue_full", "draining", "expired", "cancelled"};
 constexpr std::array<const char*, kNumStages + 2> kStageNames = {
@@ -267,6 +278,14 @@ Metrics::Metrics(ExpertMetrics detail, absl::string_view isa)
                               .Name("moe_model_load_duration_seconds")
                               .Help("Time that loading a model took.")
                               .Register(r);
+  auto& loads = BuildCounter()
+                    .Name("moe_model_loads_total")
+                    .Help(
+                        "Models and new versions of them: loaded, or no good "
+                        "and what was served before kept.")
+                    .Register(r);
+  model_loads_ok_ = &loads.Add({{"result", "ok"}});
+  model_loads_failed_ = &loads.Add({{"result", "failed"}});
   connections_refused_ =
       &BuildCounter()
            .Name("moe_refused_connections_total")
@@ -350,11 +369,19 @@ void Metrics::SetTlsExpiry(absl::Time expiry) {
 }
 
 void Metrics::ModelAnnounced(absl::string_view model) {
+  if (model_ready_->Has(OfModel(model))) return;
   model_ready_->Add(OfModel(model)).Set(0);
 }
 
 void Metrics::ModelWithdrawn(absl::string_view model) {
   model_ready_->Remove(&model_ready_->Add(OfModel(model)));
+  model_load_duration_->Remove(&model_load_duration_->Add(OfModel(model)));
+  for (const WeightFormat format : kPackedFormats) {
+    prometheus::Labels labels = OfModel(model);
+    labels["weight_format"] = std::string(WeightFormatName(format));
+    // Add returns what there is.
+    model_weights_bytes_->Remove(&model_weights_bytes_->Add(labels));
+  }
 }
 
 Metrics::ModelSeries Metrics::SeriesOf(absl::string_view model,

@@ -44,9 +44,13 @@ enum class Method : uint8_t {
   kModelInfer,
   kModelStreamInfer,
   kModelMetadata,
-  kModelConfig
+  kModelConfig,
+  kModelStatistics,
+  kRepositoryIndex,
+  kRepositoryModelLoad,
+  kRepositoryModelUnload
 };
-inline constexpr int kNumMethods = 9;
+inline constexpr int kNumMethods = 13;
 
 // Why a request was turned away before compute.
 enum class Rejection : uint8_t { kQueueFull, kDraining, kExpired, kCancelled };
@@ -128,6 +132,10 @@ class Metrics {
 
   // Before the first model.
   void SetMachine(const MachineRates& rates);
+  // A model, or a new version of one, has been loaded, or was no good.
+  void ModelLoaded(bool ok) {
+    (ok ? model_loads_ok_ : model_loads_failed_)->Increment();
+  }
   void SetThreads(int compute_threads, double quota_cpus);
   void SetQueueLimits(int64_t tokens, int64_t bytes);
   void SetMemoryLimit(int64_t bytes);
@@ -135,7 +143,8 @@ class Metrics {
   // Whether health says SERVING.
   void SetServing(bool serving) { serving_->Set(serving ? 1 : 0); }
 
-  // A model is about to be loaded; what it was announced as is no model.
+  // A model is about to be loaded, unless there is one of that name; it is
+  // served no longer.
   void ModelAnnounced(absl::string_view model);
   void ModelWithdrawn(absl::string_view model);
   // The counters of a model and its layers, created at 0; those of a model that
@@ -222,6 +231,8 @@ class Metrics {
   prometheus::Family<prometheus::Gauge>* model_ready_;
   prometheus::Family<prometheus::Gauge>* model_weights_bytes_;
   prometheus::Family<prometheus::Gauge>* model_load_duration_;
+  prometheus::Counter* model_loads_ok_;
+  prometheus::Counter* model_loads_failed_;
   prometheus::Counter* connections_refused_;
   prometheus::Counter* stalled_calls_;
   prometheus::Counter* tls_reloads_ok_;

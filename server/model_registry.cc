@@ -5,7 +5,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "experts/base/check.h"
 #include "experts/base/status_macros.h"
 
 namespace moe {
@@ -35,12 +34,16 @@ std::string LayersText(const Model& model) {
 
 void ModelRegistry::Announce(absl::string_view name) {
   absl::MutexLock lock(&mutex_);
-  MOE_CHECK(models_.emplace(name, nullptr).second);
+  models_.try_emplace(std::string(name), nullptr);
 }
 
 void ModelRegistry::Withdraw(absl::string_view name) {
+  std::shared_ptr<const ServedModel> last;  // is destroyed outside the lock
   absl::MutexLock lock(&mutex_);
-  models_.erase(name);
+  const auto found = models_.find(name);
+  if (found == models_.end()) return;
+  last = std::move(found->second);
+  models_.erase(found);
 }
 
 void ModelRegistry::Publish(std::shared_ptr<const ServedModel> model) {
@@ -76,8 +79,13 @@ absl::StatusOr<ServedLayer> ModelRegistry::LayerOf(
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].index != layer) continue;
     LayerMetrics* metrics = served->layer_metrics[i].get();
-    return ServedLayer{
-        .served = std::move(served), .layer = &layers[i], .metrics = metrics};
+    LayerStatistics* statistics = served->layer_statistics == nullptr
+                                      ? nullptr
+                                      : &served->layer_statistics[i];
+    return ServedLayer{.served = std::move(served),
+                       .layer = &layers[i],
+                       .metrics = metrics,
+                       .statistics = statistics};
   }
   return absl::NotFoundError(absl::StrCat(
       "layer: want one of ", LayersText(*served->model), "; got ", layer));

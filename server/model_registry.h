@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "router/model.h"
+#include "server/layer_statistics.h"
 #include "server/metrics.h"
 
 namespace moe {
@@ -20,9 +21,11 @@ namespace moe {
 struct ServedModel {
   std::string name;
   std::string weight_format;
+  double load_seconds = 0;
   std::unique_ptr<Model> model;
   // One per layer of the model, in its order.
   std::vector<std::unique_ptr<LayerMetrics>> layer_metrics;
+  std::unique_ptr<LayerStatistics[]> layer_statistics;  // may be null
 };
 
 // A layer of a served model; keeps the model alive while it is used.
@@ -30,14 +33,15 @@ struct ServedLayer {
   std::shared_ptr<const ServedModel> served;
   const ModelLayer* layer = nullptr;
   LayerMetrics* metrics = nullptr;
+  LayerStatistics* statistics = nullptr;  // likewise
 };
 
 // Thread-safe.
 class ModelRegistry {
  public:
-  // Announces a model that is being loaded. Requires: the name is new.
+  // Announces a model that is being loaded, unless there is one of that name.
   void Announce(absl::string_view name);
-  // Takes an announcement back.
+  // Takes a model, or an announcement, away. Requests that run keep the model.
   void Withdraw(absl::string_view name);
   // Makes a model visible, in place of the announcement or of a former version.
   void Publish(std::shared_ptr<const ServedModel> model);

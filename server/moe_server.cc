@@ -14,6 +14,7 @@
 #include "absl/debugging/failure_signal_handler.h"
 #include "absl/debugging/symbolize.h"
 #include "absl/flags/flag.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -94,6 +95,16 @@ ABSL_FLAG(
 ABSL_FLAG(bool, auth_metrics, false,
           "Metrics need a token too, as password of HTTP basic "
           "authentication.");
+ABSL_FLAG(bool, model_control, false,
+          "Let callers load, reload and unload models "
+          "(inference.RepositoryModelLoad, RepositoryModelUnload).");
+ABSL_FLAG(
+    std::string, admin_token_file, "",
+    "File of tokens, one a line: who sends one as \"authorization: Bearer "
+    "TOKEN\" may load, reload and unload models.");
+ABSL_FLAG(absl::Duration, repository_poll, absl::ZeroDuration(),
+          "How often to look for models that have changed on disk; 0 = on "
+          "SIGHUP only.");
 ABSL_FLAG(int, num_compute_threads, 0,
           "Threads that compute; 0 = what CPU affinity and cgroup quota "
           "allow.");
@@ -153,30 +164,49 @@ absl::StatusOr<ServerOptions> OptionsFromFlags() {
   options.tls_client_ca_file = absl::GetFlag(FLAGS_tls_client_ca_file);
   options.auth_token_file = absl::GetFlag(FLAGS_auth_token_file);
   options.auth_metrics = absl::GetFlag(FLAGS_auth_metrics);
+  options.model_control = absl::GetFlag(FLAGS_model_control);
+  options.admin_token_file = absl::GetFlag(FLAGS_admin_token_file);
+  options.repository_poll = absl::GetFlag(FLAGS_repository_poll);
   options.num_compute_threads = absl::GetFlag(FLAGS_num_compute_threads);
   options.drain_delay = absl::GetFlag(FLAGS_drain_delay);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   return options;
 }
 
-sigset_t EndSignals() {
+// SIGTERM and SIGINT end the server, SIGHUP makes it look for changed models.
+sigset_t Signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGHUP);
   return set;
+}
+
+// Returns with the next signal that ends the server.
+void WaitForEnd(const sigset_t& set, absl::FunctionRef<void()> on_hangup) {
+  int signal = 0;
+  while (true) {
+    sigwait(&set, &signal);
+    if (signal != SIGHUP) return;
+    on_hangup();
+  }
 }
 
 // What the thread that waits for signals and the main thread tell each other.
 struct LifeCycle {
+  Server* server = nullptr;  // once it serves
   absl::Notification serving;
   absl::Notification end;
 };
 
 void WaitForSignals(const std::shared_ptr<LifeCycle>& life_cycle) {
-  const sigset_t set = EndSignals();
-  int signal = 0;
-  sigwait(&set, &signal);
+  const sigset_t set = Signals();
+  WaitForEnd(set, [&life_cycle] {
+    if (life_cycle->serving.HasBeenNotified()) {
+      life_cycle->server->LookForChangedModels();
+    }
+  });
   if (!life_cycle->serving.HasBeenNotified()) {
     LogInfo("stopped while loading");
     _exit(0);
@@ -186,7 +216,7 @@ void WaitForSignals(const std::shared_ptr<LifeCycle>& life_cycle) {
   // is the same signal.
   const absl::Time first = absl::Now();
   do {
-    sigwait(&set, &signal);
+    WaitForEnd(set, [] {});
   } while (absl::Now() - first < absl::Milliseconds(500));
   LogWarning("second signal: stopping at once");
   _exit(1);
@@ -217,7 +247,7 @@ int Main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
   // All threads inherit the mask: the signals reach sigwait only.
-  const sigset_t set = EndSignals();
+  const sigset_t set = Signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
   // A fault names itself on stderr, with its stack, and ends the process by the
@@ -233,6 +263,7 @@ int Main(int argc, char** argv) {
     absl::FPrintF(stderr, "error: %s\n", server.status().message());
     return 2;
   }
+  life_cycle->server = server->get();
   life_cycle->serving.Notify();
   absl::PrintF("READY grpc=%s metrics=%s\n", (*server)->grpc_address(),
                (*server)->metrics_address());

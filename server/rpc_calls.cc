@@ -24,6 +24,14 @@ constexpr int64_t kMaxStreamBatches = 3;
 // and answers is taken.
 constexpr absl::Duration kSendTimeoutUnderPressure = absl::Seconds(10);
 
+bool ShowsToken(const grpc::CallbackServerContext& context, TokenFile& tokens) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find("authorization");
+  return found != metadata.end() &&
+         tokens.AcceptsHeader(
+             absl::string_view(found->second.data(), found->second.size()));
+}
+
 }  // namespace
 
 SteadyTime ToSteady(std::chrono::system_clock::time_point deadline) {
@@ -66,16 +74,25 @@ RpcHost::RpcHost(const ServiceLimits& limits, const ModelRegistry* registry,
 
 absl::Status RpcHost::Authorize(
     const grpc::CallbackServerContext& context) const {
-  if (tokens_ == nullptr) return absl::OkStatus();
-  const auto& metadata = context.client_metadata();
-  const auto found = metadata.find("authorization");
-  if (found != metadata.end() &&
-      tokens_->AcceptsHeader(
-          absl::string_view(found->second.data(), found->second.size()))) {
+  if (tokens_ == nullptr || ShowsToken(context, *tokens_)) {
     return absl::OkStatus();
   }
   return absl::UnauthenticatedError(
       "authorization: want \"Bearer TOKEN\" with a token of this server");
+}
+
+absl::Status RpcHost::AuthorizeControl(
+    const grpc::CallbackServerContext& context) const {
+  if (!model_control_) {
+    return absl::PermissionDeniedError(
+        "models can't be loaded or unloaded here: want --model_control or "
+        "--admin_token_file");
+  }
+  if (admin_tokens_ == nullptr) return Authorize(context);
+  if (ShowsToken(context, *admin_tokens_)) return absl::OkStatus();
+  return absl::UnauthenticatedError(
+      "authorization: want \"Bearer TOKEN\" with an admin token of this "
+      "server");
 }
 
 grpc::ServerUnaryReactor* RpcHost::AnswerNow(

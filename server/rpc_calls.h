@@ -45,6 +45,17 @@ class RpcHost {
   // UNAUTHENTICATED, if the caller shows no token and has to.
   absl::Status Authorize(const grpc::CallbackServerContext& context) const;
 
+  // From now on callers may load and unload models: those who show one of these
+  // tokens or, if null, all who may call. As RequireToken.
+  void AllowModelControl(TokenFile* admin_tokens) {
+    model_control_ = true;
+    admin_tokens_ = admin_tokens;
+  }
+  // PERMISSION_DENIED, if nobody may load and unload models; UNAUTHENTICATED,
+  // if the caller may not.
+  absl::Status AuthorizeControl(
+      const grpc::CallbackServerContext& context) const;
+
   // Answers a call at once by `fill`, which returns the status.
   grpc::ServerUnaryReactor* AnswerNow(Method method,
                                       grpc::CallbackServerContext* context,
@@ -93,6 +104,8 @@ class RpcHost {
   Engine& engine_;
   Metrics& metrics_;
   TokenFile* tokens_ = nullptr;
+  bool model_control_ = false;
+  TokenFile* admin_tokens_ = nullptr;
   std::atomic<bool> serving_ = false;
   SendWatch send_watch_;
 

@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -15,7 +13,6 @@
 #include "absl/time/clock.h"
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/status_macros.h"
-#include "experts/checkpoint/checkpoint.h"
 #include "experts/kernels/kernels.h"
 #include "experts/kernels/machine_rates.h"
 #include "experts/matmul_onednn.h"
@@ -24,12 +21,11 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
-#include "server/load_progress.h"
+#include "server/available_memory.h"
 #include "server/logging.h"
 #include "server/process_metrics.h"
 #include "server/tls_credentials.h"
 #include "server/version.h"
-#include "server/warm_up.h"
 
 namespace moe {
 namespace {
@@ -42,38 +38,6 @@ constexpr const char* kHealthNames[] = {"", "moe.v1.MoeService",
 // whose last answer has just left get this long to call again and be told
 // UNAVAILABLE, which sends them elsewhere.
 constexpr absl::Duration kTurnAwayTime = absl::Milliseconds(100);
-
-// Models below a repository folder, by name.
-absl::StatusOr<std::vector<ModelSource>> ListRepository(
-    const std::string& folder) {
-  std::error_code error;
-  std::vector<ModelSource> models;
-  for (std::filesystem::directory_iterator it(folder, error), end;
-       !error && it != end; it.increment(error)) {
-    if (!it->is_directory(error)) continue;
-    const std::string name = it->path().filename().string();
-    if (absl::StartsWith(name, ".")) continue;
-    MOE_ASSIGN_OR_RETURN(
-        ModelSource source,
-        ParseModelSource(absl::StrCat(name, "=", it->path().string())));
-    models.push_back(std::move(source));
-  }
-  if (error) {
-    return absl::NotFoundError(
-        absl::StrCat("--model_repository: can't read folder ", folder, ": ",
-                     error.message()));
-  }
-  if (models.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat("--model_repository: want a folder of model folders, ",
-                     folder, " has none"));
-  }
-  std::sort(models.begin(), models.end(),
-            [](const ModelSource& a, const ModelSource& b) {
-              return a.name < b.name;
-            });
-  return models;
-}
 
 // Whether only this host can reach an address.
 bool IsLocal(absl::string_view address) {
@@ -151,12 +115,22 @@ Server::Server(const ServerOptions& options)
                             .max_queue_tokens = options.max_queue_tokens},
                .max_queue_bytes = options.max_queue_bytes},
               &expert_workspace_, &metrics_),
+      models_({.models = options.models,
+               .repository = options.model_repository,
+               .demo = options.demo,
+               .load = {.weight_format = options.weight_format,
+                        .engine = options.engine,
+                        .layers = options.layers},
+               .expert_metrics = options.expert_metrics,
+               .poll = options.repository_poll,
+               .available_memory = [] { return AvailableMemory(); }},
+              &executor_, &expert_workspace_, &engine_, &registry_, &metrics_),
       rpc_host_({.max_message_bytes = options.max_message_bytes,
                  .max_request_tokens = options.max_request_tokens,
                  .send_timeout = options.send_timeout},
                 &registry_, &engine_, &metrics_),
       moe_service_(&rpc_host_),
-      inference_service_(&rpc_host_) {
+      inference_service_(&rpc_host_, &models_) {
   const double quota = cpu_limits_.quota_cpus.value_or(0);
   metrics_.SetThreads(executor_.num_threads(), quota);
   metrics_.SetQueueLimits(options.max_queue_tokens, options.max_queue_bytes);
@@ -176,6 +150,7 @@ void Server::LogSetUp() const {
 
 Server::~Server() {
   if (listener_ != nullptr) listener_->Stop();
+  models_.BeginDrain();
   if (grpc_server_ != nullptr) {
     grpc_server_->Shutdown(absl::ToChronoTime(absl::Now()));
   }
@@ -186,10 +161,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   MOE_RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<Server> server(new Server(options));
   // Who calls while they load is told to wait, not that there is none.
-  MOE_RETURN_IF_ERROR(server->AnnounceModels());
+  MOE_RETURN_IF_ERROR(server->models_.AnnounceAll());
   MOE_RETURN_IF_ERROR(server->Listen());
   if (options.measure_machine) server->Measure();
-  MOE_RETURN_IF_ERROR(server->LoadModels());
+  MOE_RETURN_IF_ERROR(server->models_.LoadAll());
   server->LogSetUp();
   server->SetServing(true);
   return server;
@@ -218,8 +193,17 @@ void Server::Measure() {
 
 absl::Status Server::Listen() {
   if (!options_.auth_token_file.empty()) {
-    MOE_ASSIGN_OR_RETURN(tokens_, TokenFile::Open(options_.auth_token_file));
+    MOE_ASSIGN_OR_RETURN(tokens_, TokenFile::Open(options_.auth_token_file,
+                                                  "--auth_token_file"));
     rpc_host_.RequireToken(tokens_.get());
+  }
+  if (!options_.admin_token_file.empty()) {
+    MOE_ASSIGN_OR_RETURN(
+        admin_tokens_,
+        TokenFile::Open(options_.admin_token_file, "--admin_token_file"));
+  }
+  if (options_.model_control || admin_tokens_ != nullptr) {
+    rpc_host_.AllowModelControl(admin_tokens_.get());
   }
   MOE_RETURN_IF_ERROR(StartMetrics());
   if (options_.tls_cert_file.empty() && !IsLocal(options_.listen_address)) {
@@ -301,121 +285,13 @@ void Server::SetServing(bool serving) {
   metrics_.SetServing(serving);
 }
 
-absl::Status Server::AnnounceModels() {
-  sources_ = options_.models;
-  if (!options_.model_repository.empty()) {
-    MOE_ASSIGN_OR_RETURN(const std::vector<ModelSource> listed,
-                         ListRepository(options_.model_repository));
-    for (const ModelSource& model : listed) {
-      const bool taken =
-          (options_.demo && model.name == "demo") ||
-          std::any_of(sources_.begin(), sources_.end(), [&](const auto& other) {
-            return other.name == model.name;
-          });
-      if (taken) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "--model_repository: want names that no other model has, got \"",
-            model.name, "\""));
-      }
-      sources_.push_back(model);
-    }
-  }
-  const auto announce = [this](const std::string& name) {
-    registry_.Announce(name);
-    metrics_.ModelAnnounced(name);
-  };
-  if (options_.demo) announce("demo");
-  for (const ModelSource& model : sources_) announce(model.name);
-  return absl::OkStatus();
-}
-
-absl::Status Server::LoadModels() {
-  if (options_.demo) {
-    const absl::Time start = absl::Now();
-    auto demo = MakeDemoModel(executor_, &expert_workspace_);
-    MOE_RETURN_IF_ERROR(Publish("demo", std::move(demo),
-                                absl::ToDoubleSeconds(absl::Now() - start)));
-  }
-  for (const ModelSource& model : sources_) {
-    if (absl::Status status = LoadFrom(model); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("model ", model.name,
-                                                      ": ", status.message()));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Server::LoadFrom(const ModelSource& source) {
-  const absl::Time start = absl::Now();
-  MOE_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
-                       Checkpoint::Open(source.directory));
-  MOE_ASSIGN_OR_RETURN(std::vector<ModelSpec> specs,
-                       DescribeModels(checkpoint));
-  const bool in_parts = !specs.front().part.empty();
-  for (ModelSpec& spec : specs) {
-    const std::string name =
-        in_parts ? absl::StrCat(source.name, ".", spec.part) : source.name;
-    LoadProgressReporter reporter(name);
-    MOE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
-                         LoadModel(checkpoint, std::move(spec),
-                                   {.weight_format = options_.weight_format,
-                                    .engine = options_.engine,
-                                    .layers = options_.layers},
-                                   executor_, &expert_workspace_,
-                                   [&](const LoadProgress& progress) {
-                                     reporter.Report(progress);
-                                   }));
-    reporter.Done(model->weights_bytes());
-    MOE_RETURN_IF_ERROR(Publish(name, std::move(model),
-                                absl::ToDoubleSeconds(absl::Now() - start)));
-  }
-  // A model of two parts is served under their names alone.
-  if (in_parts) {
-    registry_.Withdraw(source.name);
-    metrics_.ModelWithdrawn(source.name);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Server::Publish(const std::string& name,
-                             std::unique_ptr<Model> model,
-                             double load_seconds) {
-  std::vector<LayerCost> layers;
-  int64_t num_experts = 0;
-  for (const ModelLayer& layer : model->layers()) {
-    layers.push_back(CostOf(layer));
-    num_experts += layers.back().num_experts;
-  }
-  ModelMetrics metrics = metrics_.AddModel(name, layers);
-  if (options_.expert_metrics == ExpertMetrics::kAuto) {
-    LogInfo(
-        absl::StrFormat("model %s: metrics of %s (%d experts in %d layers; "
-                        "--expert_metrics=auto)",
-                        name,
-                        metrics.detail == ExpertMetrics::kFull
-                            ? "each expert"
-                            : "each layer, since each expert would be too many",
-                        num_experts, layers.size()));
-  }
-  auto served = std::make_shared<ServedModel>();
-  served->name = name;
-  served->weight_format = std::string(WeightFormatName(options_.weight_format));
-  served->layer_metrics = std::move(metrics.layers);
-  const WeightsBytes weights = model->weights();
-  served->model = std::move(model);
-  MOE_RETURN_IF_ERROR(WarmUp(served, engine_));
-  registry_.Publish(std::move(served));
-  metrics_.SetHugePages(HugePagesBytes());
-  metrics_.ModelReady(name, weights, load_seconds);
-  return absl::OkStatus();
-}
-
 void Server::Drain() {
   LogInfo("draining: health is NOT_SERVING");
   SetServing(false);
   absl::SleepFor(options_.drain_delay);
   listener_->Stop();
   engine_.BeginDrain();
+  models_.BeginDrain();
   rpc_host_.BeginDrain();
   // Callers whose last answer has just left may call once more: they are told
   // UNAVAILABLE, where gRPC would cancel them.

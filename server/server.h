@@ -16,6 +16,7 @@
 #include "server/inference_service.h"
 #include "server/listener.h"
 #include "server/metrics.h"
+#include "server/model_manager.h"
 #include "server/model_registry.h"
 #include "server/moe_service.h"
 #include "server/rpc_calls.h"
@@ -43,6 +44,9 @@ class Server {
     return metrics_endpoint_ == nullptr ? "none" : metrics_endpoint_->address();
   }
 
+  // Loads models again whose files have changed; see ModelManager.
+  void LookForChangedModels() { models_.LookForChanges(); }
+
   // Stops in order: reports NOT_SERVING, waits drain_delay, turns new work
   // away, waits up to drain_timeout for what was accepted, closes.
   void Drain();
@@ -54,25 +58,19 @@ class Server {
   absl::Status Listen();
   absl::Status StartMetrics();
   absl::Status StartGrpc();
-  // Finds out which models there are to be, and lists them as loading.
-  absl::Status AnnounceModels();
-  absl::Status LoadModels();
-  absl::Status LoadFrom(const ModelSource& source);
-  // Warms a model up and makes it visible.
-  absl::Status Publish(const std::string& name, std::unique_ptr<Model> model,
-                       double load_seconds);
   void SetServing(bool serving);
 
   const ServerOptions options_;
   const CpuLimits cpu_limits_;
   const int64_t memory_limit_;
-  std::vector<ModelSource> sources_;  // the demo model apart
   Executor executor_;
   ExpertWorkspace expert_workspace_;
   Metrics metrics_;
   ModelRegistry registry_;
   Engine engine_;
-  std::unique_ptr<TokenFile> tokens_;  // null: none needed
+  ModelManager models_;
+  std::unique_ptr<TokenFile> tokens_;        // null: none needed
+  std::unique_ptr<TokenFile> admin_tokens_;  // likewise
   RpcHost rpc_host_;
   MoeServiceImpl moe_service_;
   InferenceServiceImpl inference_service_;

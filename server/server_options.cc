@@ -4,7 +4,6 @@
 #include <limits>
 #include <set>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -19,16 +18,6 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// Names become metric labels and parts of other names.
-bool IsModelName(absl::string_view name) {
-  constexpr size_t kMaxLength = 128;
-  return !name.empty() && name.size() <= kMaxLength &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-                  c == '-' || c == '_' || c == '.';
-         });
-}
-
 absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
   const size_t colon = address.rfind(':');
   int port = -1;
@@ -41,19 +30,6 @@ absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
 }
 
 }  // namespace
-
-absl::StatusOr<ModelSource> ParseModelSource(absl::string_view text) {
-  const std::pair<absl::string_view, absl::string_view> parts =
-      absl::StrSplit(text, absl::MaxSplits('=', 1));
-  if (!IsModelName(parts.first) || parts.second.empty()) {
-    return Refuse(
-        "--model: want NAME=DIR with a name of letters, digits, "
-        "'-', '_', '.'; got \"",
-        text, "\"");
-  }
-  return ModelSource{.name = std::string(parts.first),
-                     .directory = std::string(parts.second)};
-}
 
 absl::StatusOr<std::vector<int>> ParseIndexList(absl::string_view flag,
                                                 absl::string_view text) {
@@ -111,6 +87,17 @@ absl::Status ServerOptions::Validate() const {
   }
   if (auth_metrics && auth_token_file.empty()) {
     return Refuse("--auth_metrics: want --auth_token_file with it");
+  }
+  if (model_control && !admin_token_file.empty()) {
+    return Refuse(
+        "--model_control: want it, or --admin_token_file; got both: anyone "
+        "could load models without a token");
+  }
+  if (repository_poll < absl::ZeroDuration() ||
+      repository_poll == absl::InfiniteDuration()) {
+    return Refuse(
+        "--repository_poll: want a finite duration of 0 or more, got ",
+        absl::FormatDuration(repository_poll));
   }
   // gRPC counts message bytes in an int.
   if (max_message_bytes < 1024 ||

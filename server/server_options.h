@@ -14,13 +14,9 @@
 #include "experts/expert_engine.h"
 #include "experts/weight_format.h"
 #include "server/metrics.h"
+#include "server/model_source.h"
 
 namespace moe {
-
-struct ModelSource {
-  std::string name;
-  std::string directory;
-};
 
 struct ServerOptions {
   std::vector<ModelSource> models;
@@ -73,6 +69,13 @@ struct ServerOptions {
   // Whether metrics need it too, as password of HTTP basic authentication.
   bool auth_metrics = false;
 
+  // Whether callers may load and unload models; with a file of tokens, those
+  // who show one of them.
+  bool model_control = false;
+  std::string admin_token_file;
+  // How often to look for models that have changed on disk; zero = never.
+  absl::Duration repository_poll = absl::ZeroDuration();
+
   int num_compute_threads = 0;  // 0 = what affinity and cgroup quota allow
 
   // How long to answer as usual after a SIGTERM, health apart, so that load
@@ -85,8 +88,6 @@ struct ServerOptions {
   absl::Status Validate() const;
 };
 
-// "NAME=DIR" as in --model.
-absl::StatusOr<ModelSource> ParseModelSource(absl::string_view text);
 // "0-3,7" as in --layers; ascending and distinct in the result.
 absl::StatusOr<std::vector<int>> ParseIndexList(absl::string_view flag,
                                                 absl::string_view text);

@@ -25,25 +25,23 @@ std::array<uint8_t, 32> DigestOf(absl::string_view token) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(
-    const std::string& path) {
-  std::unique_ptr<TokenFile> file(new TokenFile(path));
+    const std::string& path, const std::string& flag) {
+  std::unique_ptr<TokenFile> file(new TokenFile(path, flag));
   absl::MutexLock lock(&file->mutex_);
-  MOE_ASSIGN_OR_RETURN(file->digests_, Load(path));
+  MOE_ASSIGN_OR_RETURN(file->digests_, file->Load());
   return file;
 }
 
-absl::StatusOr<std::vector<TokenFile::Digest>> TokenFile::Load(
-    const std::string& path) {
-  MOE_ASSIGN_OR_RETURN(const std::string text,
-                       ReadSmallFile("--auth_token_file", path));
+absl::StatusOr<std::vector<TokenFile::Digest>> TokenFile::Load() const {
+  MOE_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(flag_, path_));
   std::vector<Digest> digests;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const absl::string_view token = absl::StripAsciiWhitespace(line);
     if (!token.empty()) digests.push_back(DigestOf(token));
   }
   if (digests.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--auth_token_file: want a token per line, got none in ", path));
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag_, ": want a token per line, got none in ", path_));
   }
   return digests;
 }
@@ -52,10 +50,10 @@ bool TokenFile::Accepts(absl::string_view token) {
   const Digest digest = DigestOf(token);
   absl::MutexLock lock(&mutex_);
   if (files_.Changed()) {
-    auto loaded = Load(path_);
+    auto loaded = Load();
     if (loaded.ok()) {
       digests_ = *std::move(loaded);
-      LogInfo("--auth_token_file: read again");
+      LogInfo(absl::StrCat(flag_, ": read again"));
     } else {
       LogWarning(
           absl::StrCat("keeping the old tokens: ", loaded.status().message()));

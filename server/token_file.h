@@ -22,9 +22,10 @@ class TokenFile {
   // The file has one token per line, any of which opens the door; so a new one
   // can be added before the old one goes. It is read again when it changes; if
   // it can't be read or holds no token, the old tokens stay.
+  // flag: the one that names the file, for messages.
   // Errors: NOT_FOUND, INVALID_ARGUMENT naming the flag.
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(
-      const std::string& path);
+      const std::string& path, const std::string& flag);
 
   // Whether `token` is one of the tokens. Takes the same time whatever they
   // have in common.
@@ -35,10 +36,12 @@ class TokenFile {
  private:
   using Digest = std::array<uint8_t, 32>;
 
-  explicit TokenFile(const std::string& path) : path_(path), files_({path}) {}
-  static absl::StatusOr<std::vector<Digest>> Load(const std::string& path);
+  TokenFile(const std::string& path, const std::string& flag)
+      : path_(path), flag_(flag), files_({path}) {}
+  absl::StatusOr<std::vector<Digest>> Load() const;
 
   const std::string path_;
+  const std::string flag_;
   absl::Mutex mutex_;
   WatchedFiles files_ ABSL_GUARDED_BY(mutex_);
   // Digests are equally long, hence compared in constant time.

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <initializer_list>
 #include <sstream>
 #include <string>
-#include <vector>
+
+#include "experts/base/cgroups.h"
 
 namespace moe {
 namespace {
@@ -41,48 +41,17 @@ std::optional<double> MemoryLimitOf(const std::string& directory) {
   return std::nullopt;
 }
 
-using LimitOf = std::optional<double> (*)(const std::string& directory);
-
-// A limit binds every cgroup below the one it is set on, hence the smallest on
-// the way up counts.
-void TightenUpwards(LimitOf limit_of, const std::string& mount,
-                    std::string path, std::optional<double>& limit) {
-  while (true) {
-    if (const auto here = limit_of(mount + path);
-        here && (!limit || *here < *limit))
-      limit = here;
-    if (path.empty()) return;
-    path.erase(path.find_last_of('/'));
-  }
-}
-
-// The smallest limit of the cgroups of this process. v1 has a hierarchy per
-// controller, mounted under one of the names in `v1_mounts`.
+// The smallest limit of the cgroups of this process.
 std::optional<double> CgroupLimit(
-    const std::string& root, LimitOf limit_of, const std::string& controller,
-    std::initializer_list<const char*> v1_mounts) {
+    const std::string& root, const std::string& controller,
+    std::optional<double> (*limit_of)(const std::string& folder)) {
   std::optional<double> limit;
-  std::ifstream cgroups(root + "/proc/self/cgroup");
-  // Lines are "ID:CONTROLLERS:PATH"; v2 has ID 0 and no controllers.
-  for (std::string line; std::getline(cgroups, line);) {
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    std::string path = line.substr(second + 1);
-    if (path == "/" || path.find("/..") != std::string::npos) path.clear();
-    if (!path.empty() && path.front() != '/') path.clear();
-    const std::string mount = root + "/sys/fs/cgroup";
-    if (controllers.empty()) {
-      TightenUpwards(limit_of, mount, path, limit);
-      TightenUpwards(limit_of, mount + "/unified", path, limit);
-    } else if (("," + controllers + ",").find("," + controller + ",") !=
-               std::string::npos) {
-      for (const char* v1_mount : v1_mounts) {
-        TightenUpwards(limit_of, mount + "/" + v1_mount, path, limit);
-      }
+  ForEachCgroup(root, controller, [&](const std::string& folder) {
+    if (const auto here = limit_of(folder);
+        here && (!limit || *here < *limit)) {
+      limit = here;
     }
-  }
+  });
   return limit;
 }
 
@@ -112,15 +81,14 @@ int CpuLimits::threads() const {
 }
 
 CpuLimits DetectCpuLimits(const std::string& root) {
-  return CpuLimits{
-      .affinity_cpus = AffinityCpus(),
-      .quota_cpus = CgroupLimit(root, QuotaOf, "cpu", {"cpu", "cpu,cpuacct"})};
+  return CpuLimits{.affinity_cpus = AffinityCpus(),
+                   .quota_cpus = CgroupLimit(root, "cpu", QuotaOf)};
 }
 
 int64_t DetectMemoryLimit(const std::string& root) {
   const double all = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
                      static_cast<double>(sysconf(_SC_PAGESIZE));
-  const auto limit = CgroupLimit(root, MemoryLimitOf, "memory", {"memory"});
+  const auto limit = CgroupLimit(root, "memory", MemoryLimitOf);
   return static_cast<int64_t>(limit ? std::min(*limit, all) : all);
 }
 

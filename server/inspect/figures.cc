@@ -86,9 +86,9 @@ absl::StatusOr<int64_t> LayerBytes(const Checkpoint& checkpoint,
   return sum + SmallBytes(layer);
 }
 
-absl::StatusOr<TokenCost> LayerCost(const Checkpoint& checkpoint,
-                                    const LayerSpec& layer,
-                                    WeightFormat format) {
+absl::StatusOr<TokenCost> TokenCostOf(const Checkpoint& checkpoint,
+                                      const LayerSpec& layer,
+                                      WeightFormat format) {
   // Identity experts can make it less, and a rule may choose more of them than
   // there are others.
   const int64_t chosen =

@@ -42,8 +42,8 @@ absl::StatusOr<int64_t> LayerBytes(const Checkpoint& checkpoint,
                                    const LayerSpec& layer, WeightFormat format);
 
 // What a token costs in a layer where all its choices are experts with weights.
-absl::StatusOr<TokenCost> LayerCost(const Checkpoint& checkpoint,
-                                    const LayerSpec& layer,
-                                    WeightFormat format);
+absl::StatusOr<TokenCost> TokenCostOf(const Checkpoint& checkpoint,
+                                      const LayerSpec& layer,
+                                      WeightFormat format);
 
 }  // namespace moe

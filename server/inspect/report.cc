@@ -118,7 +118,7 @@ absl::Status AppendModel(const Checkpoint& checkpoint, const ModelSpec& model,
       MOE_ASSIGN_OR_RETURN(const int64_t bytes,
                            LayerBytes(checkpoint, layer, format));
       MOE_ASSIGN_OR_RETURN(const TokenCost cost,
-                           LayerCost(checkpoint, layer, format));
+                           TokenCostOf(checkpoint, layer, format));
       memory += bytes;
       token += cost;
     }

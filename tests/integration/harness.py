@@ -42,6 +42,7 @@ def _make_stubs():
             f"--grpc_out={out.name}",
             f"--plugin=protoc-gen-grpc={os.environ['MOE_GRPC_PYTHON_PLUGIN']}",
             "moe/v1/moe.proto",
+            "inference/inference.proto",
         ],
         check=True,
     )
@@ -275,6 +276,41 @@ def write_checkpoint(folder, **changed_config):
         tensors[f"{prefix}.up_proj.weight"] = random_states(d_ff, d_model, 3)
         tensors[f"{prefix}.down_proj.weight"] = random_states(d_model, d_ff, 4)
     write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
+
+
+def write_huge_checkpoint(folder):
+    """A checkpoint of a terabyte, whose data is a hole in the file."""
+    d_model, d_ff, num_experts = 65536, 65536, 40
+    config = {
+        **CHECKPOINT,
+        "hidden_size": d_model,
+        "intermediate_size": d_ff,
+        "num_experts": num_experts,
+        "torch_dtype": "bfloat16",
+    }
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file)
+    mlp = "model.layers.0.mlp"
+    shapes = {f"{mlp}.gate.weight": [num_experts, d_model]}
+    for expert in range(num_experts):
+        prefix = f"{mlp}.experts.{expert}"
+        shapes[f"{prefix}.gate_proj.weight"] = [d_ff, d_model]
+        shapes[f"{prefix}.up_proj.weight"] = [d_ff, d_model]
+        shapes[f"{prefix}.down_proj.weight"] = [d_model, d_ff]
+    header, offset = {}, 0
+    for name, (rows, columns) in shapes.items():
+        end = offset + 2 * rows * columns
+        header[name] = {
+            "dtype": "BF16",
+            "shape": [rows, columns],
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(file.tell() + offset)
 
 
 class DemoTest(unittest.TestCase):

@@ -616,6 +616,13 @@ TEST_F(InferenceServiceTest, DescribesServerAndModels) {
   EXPECT_EQ(model.properties().at("layers"), "0,1,2");
   EXPECT_EQ(model.properties().at("family"), "demo");
 
+  request.set_name("demo.layers.0");
+  MOE_ASSERT_OK_AND_ASSIGN(const auto layer,
+                           Call(&Stub::ModelMetadata, request));
+  EXPECT_EQ(layer.inputs_size(), 1) << "those that it needs";
+  EXPECT_EQ(layer.outputs_size(), 3);
+  EXPECT_EQ(layer.properties().at("layers"), "0");
+
   request.set_name("demo.layers.2");
   MOE_ASSERT_OK_AND_ASSIGN(const auto dense,
                            Call(&Stub::ModelMetadata, request));
@@ -624,10 +631,10 @@ TEST_F(InferenceServiceTest, DescribesServerAndModels) {
   EXPECT_EQ(dense.properties().at("layers"), "2");
 
   inference::ModelConfigRequest config_request;
-  config_request.set_name("demo.layers.0");
+  config_request.set_name("demo");
   MOE_ASSERT_OK_AND_ASSIGN(const auto config,
                            Call(&Stub::ModelConfig, config_request));
-  EXPECT_EQ(config.config().name(), "demo.layers.0");
+  EXPECT_EQ(config.config().name(), "demo");
   EXPECT_EQ(config.config().max_batch_size(), 8192);
   ASSERT_EQ(config.config().input_size(), 3);
   EXPECT_THAT(config.config().input(0).dims(), ElementsAre(kDModel));
@@ -675,6 +682,119 @@ TEST_F(InferenceServiceTest, DrainTurnsRequestsAway) {
   server_->Drain();
   EXPECT_FALSE(stream->Read(&answer));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(InferenceServiceTest, CountsRequestsTokensAndBatches) {
+  Start();
+  MOE_EXPECT_OK(Infer(Request(3)));
+  MOE_EXPECT_OK(Infer(Request(4)));
+  MOE_EXPECT_OK(Infer(Request(5, kDense)));
+  using Stub = inference::GRPCInferenceService::Stub;
+  inference::ModelStatisticsRequest request;
+  request.set_name("demo.layers.0");
+  MOE_ASSERT_OK_AND_ASSIGN(const auto layer,
+                           Call(&Stub::ModelStatistics, request));
+  ASSERT_EQ(layer.model_stats_size(), 1);
+  EXPECT_EQ(layer.model_stats(0).name(), "demo.layers.0");
+  EXPECT_EQ(layer.model_stats(0).version(), "1");
+  EXPECT_EQ(layer.model_stats(0).inference_count(), 7);
+  EXPECT_EQ(layer.model_stats(0).execution_count(), 2);
+  EXPECT_GT(layer.model_stats(0).last_inference(), 0);
+  const auto& times = layer.model_stats(0).inference_stats();
+  EXPECT_EQ(times.success().count(), 2);
+  EXPECT_GT(times.success().ns(), 0);
+  EXPECT_EQ(times.fail().count(), 0);
+  EXPECT_EQ(times.queue().count(), 2);
+  EXPECT_EQ(times.compute_input().count(), 2);
+  EXPECT_EQ(times.compute_infer().count(), 2);
+  EXPECT_GT(times.compute_infer().ns(), 0);
+  EXPECT_EQ(times.compute_output().count(), 2);
+  EXPECT_GE(times.success().ns(),
+            times.compute_infer().ns() + times.compute_input().ns());
+
+  request.clear_name();
+  MOE_ASSERT_OK_AND_ASSIGN(const auto all,
+                           Call(&Stub::ModelStatistics, request));
+  ASSERT_EQ(all.model_stats_size(), 1);
+  EXPECT_EQ(all.model_stats(0).name(), "demo");
+  EXPECT_EQ(all.model_stats(0).inference_count(), 12);
+  EXPECT_GT(all.model_stats(0).memory_usage(0).byte_size(), 0);
+  request.set_name("nobody");
+  EXPECT_THAT(Call(&Stub::ModelStatistics, request),
+              StatusIs(absl::StatusCode::kNotFound, _));
+}
+
+TEST_F(InferenceServiceTest, ModelsAreManagedByThoseWhoAreAllowedTo) {
+  using Stub = inference::GRPCInferenceService::Stub;
+  inference::RepositoryModelLoadRequest load;
+  load.set_model_name("demo");
+  inference::RepositoryModelUnloadRequest unload;
+  unload.set_model_name("demo");
+  (*unload.mutable_parameters())["unload_dependents"].set_bool_param(false);
+  Start();
+  const auto denied = StatusIs(absl::StatusCode::kPermissionDenied,
+                               HasSubstr("want --model_control"));
+  EXPECT_THAT(Call(&Stub::RepositoryModelLoad, load), denied);
+  EXPECT_THAT(Call(&Stub::RepositoryModelUnload, unload), denied);
+
+  const TempFolder folder;
+  ServerOptions options = DemoOptions();
+  options.admin_token_file = folder.Write("tokens", "secret\n");
+  Start(options);
+  const auto refused =
+      StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("an admin token"));
+  EXPECT_THAT(Call(&Stub::RepositoryModelLoad, load), refused);
+  EXPECT_THAT(Call(&Stub::RepositoryModelUnload, unload), refused);
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer secret");
+  inference::RepositoryModelLoadResponse loaded;
+  EXPECT_TRUE(stub_->RepositoryModelLoad(&context, load, &loaded).ok());
+}
+
+TEST_F(InferenceServiceTest, LoadsUnloadsAndListsModels) {
+  ServerOptions options = DemoOptions();
+  options.model_control = true;
+  Start(options);
+  using Stub = inference::GRPCInferenceService::Stub;
+  const auto index = [&](bool ready) {
+    inference::RepositoryIndexRequest request;
+    request.set_ready(ready);
+    auto response = Call(&Stub::RepositoryIndex, request);
+    MOE_EXPECT_OK(response);
+    return response.value_or(inference::RepositoryIndexResponse());
+  };
+  ASSERT_EQ(index(false).models_size(), 1);
+  EXPECT_EQ(index(false).models(0).name(), "demo");
+  EXPECT_EQ(index(false).models(0).version(), "1");
+  EXPECT_EQ(index(false).models(0).state(), "READY");
+
+  inference::RepositoryModelUnloadRequest unload;
+  unload.set_model_name("demo");
+  MOE_EXPECT_OK(Call(&Stub::RepositoryModelUnload, unload));
+  EXPECT_THAT(Infer(Request(1)), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_EQ(index(true).models_size(), 0);
+  EXPECT_EQ(index(false).models(0).state(), "UNAVAILABLE");
+  EXPECT_EQ(index(false).models(0).reason(), "unloaded");
+
+  inference::RepositoryModelLoadRequest load;
+  load.set_model_name("demo");
+  MOE_EXPECT_OK(Call(&Stub::RepositoryModelLoad, load));
+  MOE_EXPECT_OK(Infer(Request(1)));
+  MOE_EXPECT_OK(Call(&Stub::RepositoryModelLoad, load)) << "again";
+  MOE_EXPECT_OK(Infer(Request(1)));
+
+  load.set_model_name("nobody");
+  EXPECT_THAT(Call(&Stub::RepositoryModelLoad, load),
+              StatusIs(absl::StatusCode::kNotFound, _));
+  load.set_model_name("demo");
+  (*load.mutable_parameters())["config"].set_string_param("{}");
+  EXPECT_THAT(Call(&Stub::RepositoryModelLoad, load),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("parameters: want none")));
+  unload.set_repository_name("other");
+  EXPECT_THAT(
+      Call(&Stub::RepositoryModelUnload, unload),
+      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("repository_name")));
 }
 
 }  // namespace

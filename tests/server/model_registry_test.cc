@@ -77,10 +77,23 @@ TEST(ModelRegistryTest, AnnouncedModelsAreStillLoading) {
   MOE_EXPECT_OK(registry.Find("olmoe"));
 }
 
-TEST(ModelRegistryDeathTest, AnnouncesANameOnce) {
+TEST(ModelRegistryTest, AnnouncingAModelThatThereIsChangesNothing) {
   ModelRegistry registry;
+  registry.Publish(MakeServed("olmoe", {0}));
   registry.Announce("olmoe");
-  EXPECT_DEATH(registry.Announce("olmoe"), "check failed");
+  MOE_EXPECT_OK(registry.Find("olmoe"));
+}
+
+TEST(ModelRegistryTest, WithdrawnModelsLiveOnWithTheirUsers) {
+  ModelRegistry registry;
+  registry.Publish(MakeServed("olmoe", {0}));
+  MOE_ASSERT_OK_AND_ASSIGN(const ServedLayer used,
+                           registry.FindLayer("olmoe", 0));
+  registry.Withdraw("olmoe");
+  registry.Withdraw("olmoe");
+  EXPECT_THAT(registry.Find("olmoe"), StatusIs(kNotFound, HasSubstr("olmoe")));
+  EXPECT_EQ(used.served.use_count(), 1);
+  EXPECT_EQ(used.layer, &used.served->model->layers()[0]);
 }
 
 TEST(ModelRegistryTest, FindsLayersByTheirIndexInTheCheckpoint) {

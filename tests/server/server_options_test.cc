@@ -30,7 +30,7 @@ TEST(ParseModelSourceTest, SplitsAtTheFirstEqualsSign) {
 
 TEST(ParseModelSourceTest, RefusesWhatIsNotNameAndFolder) {
   for (const std::string text :
-       {"", "=", "name", "name=", "=dir", "two words=dir", "a/b=dir",
+       {"", "=", "name", "name=", "=dir", ".hidden=dir", "a b=dir", "a/b=dir",
         "caf\xc3\xa9=dir", "a\n=dir"}) {
     EXPECT_THAT(
         ParseModelSource(text),
@@ -229,6 +229,16 @@ INSTANTIATE_TEST_SUITE_P(
             "EndlessSendTimeout",
             [](ServerOptions& o) { o.send_timeout = absl::InfiniteDuration(); },
             "--send_timeout: want 1ms to 24h, got inf"},
+        BadOptionCase{
+            "NegativeRepositoryPoll",
+            [](ServerOptions& o) { o.repository_poll = absl::Seconds(-1); },
+            "--repository_poll: want a finite duration of 0 or more, got -1s"},
+        BadOptionCase{"ModelControlWithAndWithoutAToken",
+                      [](ServerOptions& o) {
+                        o.model_control = true;
+                        o.admin_token_file = "tokens";
+                      },
+                      "--model_control: want it, or --admin_token_file"},
         BadOptionCase{
             "NegativeDrainDelay",
             [](ServerOptions& o) { o.drain_delay = absl::Seconds(-1); },

@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 class TokenFileTest : public ::testing::Test {
  protected:
   std::unique_ptr<TokenFile> Open(const std::string& text) {
-    auto file = TokenFile::Open(folder_.Write("tokens", text));
+    auto file =
+        TokenFile::Open(folder_.Write("tokens", text), "--auth_token_file");
     MOE_EXPECT_OK(file);
     return *std::move(file);
   }
@@ -64,11 +65,12 @@ TEST_F(TokenFileTest, KeepsItsTokensWhenTheFileIsNoGood) {
 }
 
 TEST_F(TokenFileTest, NeedsAFileWithATokenToBeginWith) {
-  EXPECT_THAT(TokenFile::Open(folder_.File("none")),
+  EXPECT_THAT(TokenFile::Open(folder_.File("none"), "--auth_token_file"),
               StatusIs(absl::StatusCode::kNotFound, _));
-  EXPECT_THAT(TokenFile::Open(folder_.Write("empty", " \n")),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("--auth_token_file: want a token")));
+  EXPECT_THAT(
+      TokenFile::Open(folder_.Write("empty", " \n"), "--auth_token_file"),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("--auth_token_file: want a token")));
 }
 
 }  // namespace

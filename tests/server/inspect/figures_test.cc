@@ -51,7 +51,7 @@ TEST(FiguresTest, ATokenCostsWhatItsExpertsCost) {
   MOE_ASSERT_OK_AND_ASSIGN(const auto models, DescribeModels(*checkpoint));
   const LayerSpec& layer = models[0].layers[0];
   MOE_ASSERT_OK_AND_ASSIGN(const TokenCost cost,
-                           LayerCost(*checkpoint, layer, WeightFormat::kF32));
+                           TokenCostOf(*checkpoint, layer, WeightFormat::kF32));
   // 4 of 10 experts of 24, a shared one of 64, its gate, and the router.
   const int64_t weights = 4 * 3 * 24 * 64 + 3 * 64 * 64 + 64 + 10 * 64;
   EXPECT_EQ(cost.parameters, weights);
@@ -67,7 +67,7 @@ TEST(FiguresTest, IdentityExpertsCostNothing) {
   LayerSpec layer = models[0].layers[0];
   layer.rule->top_k = 12;  // all, of which 8 have weights
   MOE_ASSERT_OK_AND_ASSIGN(const TokenCost cost,
-                           LayerCost(*checkpoint, layer, WeightFormat::kF32));
+                           TokenCostOf(*checkpoint, layer, WeightFormat::kF32));
   EXPECT_EQ(cost.parameters, 8 * 3 * 24 * 64 + 12 * 64 + 12);
 }
 

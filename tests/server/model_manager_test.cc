@@ -1,0 +1,357 @@
+#include "server/model_manager.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "experts/base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
+#include "tests/testing/tensors.h"
+
+namespace moe {
+namespace {
+
+using ::testing::_;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using State = ModelStatus::State;
+
+constexpr char kConfig[] = R"({
+  "model_type": "olmoe", "hidden_act": "silu", "hidden_size": 8,
+  "intermediate_size": 4, "norm_topk_prob": false, "num_experts": 2,
+  "num_experts_per_tok": 1, "num_hidden_layers": 1})";
+
+// A file of a checkpoint in place of the former one, in one step.
+void Replace(const std::string& folder, const std::string& name,
+             const std::vector<TestTensor>& tensors) {
+  const std::string to = absl::StrCat(folder, "/", name);
+  WriteTensors(absl::StrCat(to, ".new"), tensors);
+  std::filesystem::rename(absl::StrCat(to, ".new"), to);
+}
+
+// A model of one layer whose weights are all `value`.
+void WriteModel(const std::string& folder, float value) {
+  std::filesystem::create_directories(folder);
+  std::ofstream(absl::StrCat(folder, "/config.json")) << kConfig;
+  const auto tensor = [&](const std::string& name, int64_t rows, int64_t cols) {
+    return FloatTensor(
+        absl::StrCat("model.layers.0.mlp.", name, ".weight"), DType::kF32,
+        {rows, cols},
+        std::vector<float>(static_cast<size_t>(rows * cols), value));
+  };
+  std::vector<TestTensor> tensors = {tensor("gate", 2, 8)};
+  for (const char* expert : {"experts.0.", "experts.1."}) {
+    tensors.push_back(tensor(absl::StrCat(expert, "gate_proj"), 4, 8));
+    tensors.push_back(tensor(absl::StrCat(expert, "up_proj"), 4, 8));
+    tensors.push_back(tensor(absl::StrCat(expert, "down_proj"), 8, 4));
+  }
+  Replace(folder, "model.safetensors", tensors);
+}
+
+// A checkpoint without its experts.
+void WriteBrokenModel(const std::string& folder) {
+  Replace(folder, "model.safetensors",
+          {FloatTensor("model.layers.0.mlp.gate.weight", DType::kF32, {2, 8},
+                       std::vector<float>(16, 1.0F))});
+}
+
+class ModelManagerTest : public ::testing::Test {
+ protected:
+  ModelManagerTest()
+      : executor_(1),
+        workspace_(&executor_),
+        engine_({}, &workspace_, &metrics_) {
+    options_.available_memory = [] { return std::nullopt; };
+  }
+
+  std::string Folder(const std::string& name) const {
+    return folder_.File(name);
+  }
+  absl::Status Start() {
+    manager_ = std::make_unique<ModelManager>(options_, &executor_, &workspace_,
+                                              &engine_, &registry_, &metrics_);
+    MOE_RETURN_IF_ERROR(manager_->AnnounceAll());
+    return manager_->LoadAll();
+  }
+  // With a repository of the models `a` and `b`.
+  void StartWithRepository() {
+    WriteModel(Folder("a"), 1);
+    WriteModel(Folder("b"), 1);
+    options_.repository = folder_.path();
+    MOE_ASSERT_OK(Start());
+  }
+  absl::Status Load(const std::string& name) {
+    return Wait([&](auto done) { manager_->Load(name, std::move(done)); });
+  }
+  absl::Status Unload(const std::string& name) {
+    return Wait([&](auto done) { manager_->Unload(name, std::move(done)); });
+  }
+  void LookForChanges() {
+    manager_->LookForChanges();
+    // What is asked for later is done later.
+    EXPECT_THAT(Load("no such model"),
+                StatusIs(absl::StatusCode::kNotFound, _));
+  }
+  std::shared_ptr<const ServedModel> Find(const std::string& name) {
+    auto found = registry_.Find(name);
+    return found.ok() ? *std::move(found) : nullptr;
+  }
+
+  // moe_model_loads_total
+  double Loads(const std::string& result) const {
+    for (const auto& family : metrics_.registry()->Collect()) {
+      if (family.name != "moe_model_loads_total") continue;
+      for (const auto& metric : family.metric) {
+        if (metric.label.front().value == result) return metric.counter.value;
+      }
+    }
+    return -1;
+  }
+
+  template <typename Ask>
+  static absl::Status Wait(Ask ask) {
+    absl::Notification notified;
+    absl::Status result;
+    ask([&](const absl::Status& status) {
+      result = status;
+      notified.Notify();
+    });
+    notified.WaitForNotification();
+    return result;
+  }
+
+  const TempFolder folder_;
+  Executor executor_;
+  ExpertWorkspace workspace_;
+  Metrics metrics_;
+  ModelRegistry registry_;
+  Engine engine_;
+  ModelManagerOptions options_;
+  std::unique_ptr<ModelManager> manager_;
+};
+
+auto Is(const std::string& name, State state, const std::string& reason) {
+  return AllOf(Field(&ModelStatus::name, name),
+               Field(&ModelStatus::state, state),
+               Field(&ModelStatus::reason, HasSubstr(reason)));
+}
+
+TEST_F(ModelManagerTest, LoadsWhatItIsGiven) {
+  WriteModel(Folder("m"), 1);
+  options_.models = {{.name = "mine", .directory = Folder("m")}};
+  options_.demo = true;
+  MOE_ASSERT_OK(Start());
+  EXPECT_NE(Find("mine"), nullptr);
+  EXPECT_NE(Find("demo"), nullptr);
+  EXPECT_THAT(manager_->List(), ElementsAre(Is("demo", State::kReady, ""),
+                                            Is("mine", State::kReady, "")));
+}
+
+TEST_F(ModelManagerTest, NamesTheModelThatFailsAtTheStart) {
+  options_.models = {{.name = "mine", .directory = Folder("nowhere")}};
+  EXPECT_THAT(Start(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("model mine: ")));
+}
+
+TEST_F(ModelManagerTest, RefusesARepositoryWithANameThatIsTaken) {
+  WriteModel(Folder("a"), 1);
+  options_.repository = folder_.path();
+  options_.models = {{.name = "a", .directory = Folder("a")}};
+  EXPECT_THAT(Start(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                HasSubstr("names that no other model has")));
+}
+
+TEST_F(ModelManagerTest, NewVersionTakesThePlaceOfTheOld) {
+  StartWithRepository();
+  auto old = Find("a");
+  const auto other = Find("b");
+  WriteModel(Folder("a"), 2);
+  EXPECT_EQ(Find("a"), old) << "nobody has asked for it yet";
+  MOE_EXPECT_OK(Load("a"));
+  const auto fresh = Find("a");
+  EXPECT_NE(fresh, old);
+  EXPECT_EQ(Find("b"), other);
+  // Whoever uses it has it to the end.
+  EXPECT_EQ(old->model->layers().size(), 1);
+  const std::weak_ptr<const ServedModel> gone = old;
+  old.reset();
+  EXPECT_TRUE(gone.expired());
+}
+
+TEST_F(ModelManagerTest, BrokenVersionLeavesTheOldAndIsReported) {
+  StartWithRepository();
+  const auto old = Find("a");
+  WriteBrokenModel(Folder("a"));
+  EXPECT_THAT(Load("a"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("model a: ")));
+  EXPECT_EQ(Find("a"), old);
+  EXPECT_THAT(manager_->List(),
+              ElementsAre(Is("a", State::kReady, "model.layers.0"),
+                          Is("b", State::kReady, "")));
+  WriteModel(Folder("a"), 3);
+  MOE_EXPECT_OK(Load("a"));
+  EXPECT_NE(Find("a"), old);
+  EXPECT_THAT(manager_->List()[0].reason, IsEmpty());
+}
+
+TEST_F(ModelManagerTest, UnloadedModelsStayAwayUntilTheyAreLoaded) {
+  StartWithRepository();
+  MOE_EXPECT_OK(Unload("a"));
+  EXPECT_EQ(Find("a"), nullptr);
+  MOE_EXPECT_OK(Unload("a")) << "as asked for";
+  EXPECT_THAT(manager_->List(),
+              ElementsAre(Is("a", State::kUnavailable, "unloaded"),
+                          Is("b", State::kReady, "")));
+  WriteModel(Folder("a"), 2);
+  LookForChanges();
+  EXPECT_EQ(Find("a"), nullptr);
+  MOE_EXPECT_OK(Load("a"));
+  EXPECT_NE(Find("a"), nullptr);
+  EXPECT_THAT(Unload("nobody"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"nobody\"")));
+}
+
+TEST_F(ModelManagerTest, LoadsModelsThatAreNewInTheRepositoryByName) {
+  StartWithRepository();
+  EXPECT_THAT(Load("c"), StatusIs(absl::StatusCode::kNotFound,
+                                  HasSubstr("\"c\" in the repository")));
+  WriteModel(Folder("c"), 1);
+  MOE_EXPECT_OK(Load("c"));
+  EXPECT_NE(Find("c"), nullptr);
+  std::filesystem::create_directory(Folder("empty"));
+  EXPECT_THAT(Load("empty"), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_THAT(registry_.Find("empty").status(),
+              StatusIs(absl::StatusCode::kNotFound, _))
+      << "announced no longer";
+}
+
+TEST_F(ModelManagerTest, NamesThatAreNoNamesLeadNowhere) {
+  StartWithRepository();
+  for (const char* name : {"", ".", "..", "../a", "a/../b", "/etc", "a\n"}) {
+    EXPECT_THAT(Load(name), StatusIs(absl::StatusCode::kNotFound, _)) << name;
+  }
+}
+
+TEST_F(ModelManagerTest, LooksForWhatHasChangedAppearedOrGone) {
+  StartWithRepository();
+  const auto old_a = Find("a");
+  const auto old_b = Find("b");
+  LookForChanges();
+  EXPECT_EQ(Find("a"), old_a);
+  WriteModel(Folder("a"), 2);
+  WriteModel(Folder("c"), 1);
+  LookForChanges();
+  EXPECT_NE(Find("a"), old_a);
+  EXPECT_NE(Find("a"), nullptr);
+  EXPECT_EQ(Find("b"), old_b);
+  EXPECT_NE(Find("c"), nullptr);
+  std::filesystem::remove_all(Folder("b"));
+  LookForChanges();
+  EXPECT_EQ(Find("b"), nullptr);
+  EXPECT_THAT(manager_->List(), ElementsAre(Is("a", State::kReady, ""),
+                                            Is("c", State::kReady, "")));
+}
+
+TEST_F(ModelManagerTest, RepositoryThatVanishesChangesNothing) {
+  StartWithRepository();
+  const auto old = Find("a");
+  std::filesystem::remove_all(Folder("a"));
+  std::filesystem::remove_all(Folder("b"));
+  LookForChanges();
+  EXPECT_EQ(Find("a"), old);
+}
+
+TEST_F(ModelManagerTest, TriesABrokenVersionOnce) {
+  StartWithRepository();
+  WriteBrokenModel(Folder("a"));
+  for (int i = 0; i < 3; ++i) LookForChanges();
+  EXPECT_EQ(Loads("failed"), 1);
+}
+
+TEST_F(ModelManagerTest, PollsForChanges) {
+  options_.poll = absl::Milliseconds(1);
+  StartWithRepository();
+  const auto old = Find("a");
+  WriteModel(Folder("a"), 2);
+  // Seen twice, it is loaded; the test's time limit bounds the wait.
+  while (Find("a") == old) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_NE(Find("a"), nullptr);
+}
+
+TEST_F(ModelManagerTest, RefusesWhatDoesNotFitIntoMemoryBeforeLoadingIt) {
+  int64_t available = int64_t{1} << 40;
+  options_.available_memory = [&] { return available; };
+  StartWithRepository();
+  const auto old = Find("a");
+  // 2 experts of 3 matrices of 32 floats are more, and the gate comes on top.
+  available = 2 * 3 * 32 * 4;
+  WriteModel(Folder("a"), 2);
+  EXPECT_THAT(Load("a"), StatusIs(absl::StatusCode::kResourceExhausted,
+                                  HasSubstr("model a: memory: want")));
+  EXPECT_EQ(Find("a"), old);
+  available = int64_t{1} << 20;
+  MOE_EXPECT_OK(Load("a"));
+}
+
+TEST_F(ModelManagerTest, DrainAnswersThoseWhoWait) {
+  absl::Notification loading;
+  absl::Notification go_on;
+  bool hold = false;
+  options_.available_memory = [&]() -> std::optional<int64_t> {
+    if (!hold) return std::nullopt;
+    loading.Notify();
+    go_on.WaitForNotification();
+    return std::nullopt;
+  };
+  StartWithRepository();
+  hold = true;
+  WriteModel(Folder("a"), 2);
+  absl::Notification first_told;
+  absl::Notification second_told;
+  absl::Status first;
+  absl::Status second;
+  manager_->Load("a", [&](const absl::Status& status) {
+    first = status;
+    first_told.Notify();
+  });
+  loading.WaitForNotification();
+  manager_->Unload("b", [&](const absl::Status& status) {
+    second = status;
+    second_told.Notify();
+  });
+  manager_->BeginDrain();
+  first_told.WaitForNotification();
+  second_told.WaitForNotification();
+  const auto unavailable =
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining"));
+  EXPECT_THAT(first, unavailable);
+  EXPECT_THAT(second, unavailable);
+  EXPECT_THAT(Load("a"), unavailable);
+  EXPECT_NE(Find("b"), nullptr);
+  go_on.Notify();
+  manager_.reset();
+}
+
+TEST_F(ModelManagerTest, CountsLoadsByTheirResult) {
+  StartWithRepository();
+  WriteBrokenModel(Folder("a"));
+  EXPECT_FALSE(Load("a").ok());
+  EXPECT_EQ(Loads("ok"), 2);
+  EXPECT_EQ(Loads("failed"), 1);
+}
+
+}  // namespace
+}  // namespace moe
