@@ -1,0 +1,40 @@
+// Sends a batch by the Open Inference Protocol.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log"
+	"os"
+
+	pb "examples/inference"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+func main() {
+	connection, err := grpc.NewClient(os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	rows := make([]float32, 2*256)
+	for i := range rows {
+		rows[i] = float32(float64(i%7) / 7)
+	}
+	var data bytes.Buffer
+	binary.Write(&data, binary.LittleEndian, rows)
+	response, err := pb.NewGRPCInferenceServiceClient(connection).ModelInfer(context.Background(), &pb.ModelInferRequest{
+		ModelName:        "demo.layers.0",
+		Inputs:           []*pb.ModelInferRequest_InferInputTensor{{Name: "hidden_states", Datatype: "FP32", Shape: []int64{2, 256}}},
+		RawInputContents: [][]byte{data.Bytes()},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	binary.Read(bytes.NewReader(response.RawOutputContents[0]), binary.LittleEndian, rows)
+	shape := response.Outputs[0].Shape
+	fmt.Printf("output [%d,%d]: %.5f %.5f %.5f %.5f ...\n", shape[0], shape[1], rows[0], rows[1], rows[2], rows[3])
+}
