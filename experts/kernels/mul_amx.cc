@@ -178,39 +178,56 @@ HWY_INLINE const uint8_t* WeightTile(const uint8_t* line, int64_t num_lines,
   return scratch.bytes;
 }
 
-// Sums of digits, one tile per digit. There are two sets of tiles: while one
-// takes up a block, the sums of the block before leave the other.
-template <int kSet>
+// The digits of a chunk are [digit][row][kDigitSteps], one run of rows for
+// tiles of activations: as few tiles as hold them, of equal heights. The last
+// one may reach beyond the chunk; those sums are not used.
+//
+// There are two sets of tiles for the sums: while one takes up a block, the
+// sums of the block before leave the other.
+template <int kSet, int kTiles>
 HWY_INLINE void ClearSums() {
   if constexpr (kSet == 0) {
     _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
+    if constexpr (kTiles > 1) _tile_zero(1);
+    if constexpr (kTiles > 2) _tile_zero(2);
   } else {
     _tile_zero(3);
-    _tile_zero(4);
-    _tile_zero(5);
+    if constexpr (kTiles > 1) _tile_zero(4);
+    if constexpr (kTiles > 2) _tile_zero(5);
   }
 }
 
-template <int kSet>
+template <int kSet, int kTiles>
 HWY_INLINE void AddTile(const uint8_t* weights, const uint8_t* digits,
-                        int64_t digit_bytes) {
+                        int64_t tile_bytes) {
   _tile_loadd(7, weights, kLineBytes);
   _tile_loadd(6, digits, kDigitSteps);
   if constexpr (kSet == 0) {
     _tile_dpbssd(0, 6, 7);
-    _tile_loadd(6, digits + digit_bytes, kDigitSteps);
-    _tile_dpbssd(1, 6, 7);
-    _tile_loadd(6, digits + 2 * digit_bytes, kDigitSteps);
-    _tile_dpbssd(2, 6, 7);
   } else {
     _tile_dpbssd(3, 6, 7);
-    _tile_loadd(6, digits + digit_bytes, kDigitSteps);
-    _tile_dpbssd(4, 6, 7);
-    _tile_loadd(6, digits + 2 * digit_bytes, kDigitSteps);
-    _tile_dpbssd(5, 6, 7);
   }
+  if constexpr (kTiles > 1) {
+    _tile_loadd(6, digits + tile_bytes, kDigitSteps);
+    if constexpr (kSet == 0) {
+      _tile_dpbssd(1, 6, 7);
+    } else {
+      _tile_dpbssd(4, 6, 7);
+    }
+  }
+  if constexpr (kTiles > 2) {
+    _tile_loadd(6, digits + 2 * tile_bytes, kDigitSteps);
+    if constexpr (kSet == 0) {
+      _tile_dpbssd(2, 6, 7);
+    } else {
+      _tile_dpbssd(5, 6, 7);
+    }
+  }
+}
+
+template <int kTiles>
+HWY_INLINE int64_t TileRows(int64_t rows) {
+  return (kDigits * rows + kTiles - 1) / kTiles;
 }
 
 // A block whose sums are in the tiles of a set.
@@ -219,29 +236,30 @@ struct PendingBlock {
   const DigitTerms* terms = nullptr;
 };
 
-template <int kSet>
+template <int kSet, int kTiles>
 HWY_INLINE void FinishBlock(const PendingBlock& block, const MulArgs& args) {
-  alignas(64) int32_t sums[kDigits][16][16];
+  alignas(64) int32_t sums[kTiles * 16][16];  // [digit][row] first
+  const int64_t tile_rows = TileRows<kTiles>(args.rows);
   if constexpr (kSet == 0) {
     _tile_stored(0, sums[0], kLineBytes);
-    _tile_stored(1, sums[1], kLineBytes);
-    _tile_stored(2, sums[2], kLineBytes);
+    if constexpr (kTiles > 1) _tile_stored(1, sums[tile_rows], kLineBytes);
+    if constexpr (kTiles > 2) _tile_stored(2, sums[2 * tile_rows], kLineBytes);
   } else {
     _tile_stored(3, sums[0], kLineBytes);
-    _tile_stored(4, sums[1], kLineBytes);
-    _tile_stored(5, sums[2], kLineBytes);
+    if constexpr (kTiles > 1) _tile_stored(4, sums[tile_rows], kLineBytes);
+    if constexpr (kTiles > 2) _tile_stored(5, sums[2 * tile_rows], kLineBytes);
   }
   const __m512 scales = LoadGroupScales(args.scale_dtype, block.scales);
   float* out = args.tile;
   for (int64_t r = 0; r < args.rows; ++r, out += kPanelWidth) {
     const __m512 sum = SumOfDigits(
-        _mm512_load_si512(sums[0][r]), _mm512_load_si512(sums[1][r]),
-        _mm512_load_si512(sums[2][r]), block.terms[r].scale);
+        _mm512_load_si512(sums[r]), _mm512_load_si512(sums[args.rows + r]),
+        _mm512_load_si512(sums[2 * args.rows + r]), block.terms[r].scale);
     _mm512_storeu_ps(out, _mm512_fmadd_ps(sum, scales, _mm512_loadu_ps(out)));
   }
 }
 
-template <class Format>
+template <class Format, int kTiles>
 class DigitTiles {
  public:
   explicit DigitTiles(const MulArgs& args)
@@ -254,24 +272,24 @@ class DigitTiles {
         at_(args, kStepsPerLine) {}
 
   void Run() {
-    const TileShapes shapes(2 * kDigits, args_.rows, tile_steps_);
+    const TileShapes shapes(6, TileRows<kTiles>(args_.rows), tile_steps_);
     WriteAll();
     _tile_loadconfig(&shapes);
     int64_t k = args_.k_begin;
     PendingBlock even = Start<0>(k);
     while (true) {
       if (k == args_.k_end) {
-        FinishBlock<0>(even, args_);
+        FinishBlock<0, kTiles>(even, args_);
         break;
       }
       const PendingBlock odd = Start<1>(k);
-      FinishBlock<0>(even, args_);
+      FinishBlock<0, kTiles>(even, args_);
       if (k == args_.k_end) {
-        FinishBlock<1>(odd, args_);
+        FinishBlock<1, kTiles>(odd, args_);
         break;
       }
       even = Start<0>(k);
-      FinishBlock<1>(odd, args_);
+      FinishBlock<1, kTiles>(odd, args_);
     }
     _tile_release();
   }
@@ -284,9 +302,9 @@ class DigitTiles {
   HWY_INLINE PendingBlock Start(int64_t& k) {
     const int64_t end = std::min(k + args_.block, args_.k_end);
     const int64_t tile_lines = tile_steps_ / kStepsPerLine;
-    const int64_t digit_bytes = args_.rows * kDigitSteps;
+    const int64_t chunk_bytes = kDigits * args_.rows * kDigitSteps;
     const PendingBlock block{at_.scales, terms_};
-    ClearSums<kSet>();
+    ClearSums<kSet, kTiles>();
     for (; k < end; k += tile_steps_) {
       const int64_t num_lines =
           (std::min(tile_steps_, end - k) + kStepsPerLine - 1) / kStepsPerLine;
@@ -295,10 +313,10 @@ class DigitTiles {
           _mm_prefetch(at_.line + args_.prefetch + i * kLineBytes, _MM_HINT_T0);
         }
       }
-      AddTile<kSet>(
+      AddTile<kSet, kTiles>(
           WeightTile<Format>(at_.line, num_lines, tile_lines, scratch_),
-          strip_ + k / kDigitSteps * kDigits * digit_bytes + k % kDigitSteps,
-          digit_bytes);
+          strip_ + k / kDigitSteps * chunk_bytes + k % kDigitSteps,
+          TileRows<kTiles>(args_.rows) * kDigitSteps);
       at_.line += num_lines * kLineBytes;
     }
     k = end;
@@ -315,21 +333,23 @@ class DigitTiles {
   TileLines scratch_;
 };
 
-template <class Format>
+template <class Format, int kTiles>
 void MulDigits(const MulArgs& args) {
-  DigitTiles<Format>(args).Run();
+  DigitTiles<Format, kTiles>(args).Run();
 }
-
-// From this many rows on, tiles are faster than VNNI: measured.
-constexpr int kTileRows = 4;
 
 template <class Format>
 void UseTiles(Kernels& kernels) {
   FormatKernels& format = kernels[Format::kFormat];
   format.max_rows = 16;
   format.cut_steps = 512;
+  // From how many rows on tiles are faster than VNNI: measured. Codes that must
+  // be unpacked into memory need more of them.
+  constexpr int kTileRows = Format::kTileInPlace ? 2 : 6;
   for (int rows = kTileRows; rows <= format.max_rows; ++rows) {
-    format.mul[rows][0] = &MulDigits<Format>;
+    format.mul[rows][0] = kDigits * rows <= 16   ? &MulDigits<Format, 1>
+                          : kDigits * rows <= 32 ? &MulDigits<Format, 2>
+                                                 : &MulDigits<Format, 3>;
     format.mul[rows][1] = nullptr;
     format.mul[rows][2] = nullptr;
   }
