@@ -7,10 +7,15 @@ namespace moe {
 void ForEachCgroup(const std::string& root, const std::string& controller,
                    const std::function<void(const std::string& folder)>& fn) {
   const auto upwards = [&](const std::string& mount, std::string path) {
+    std::string folder = root + "/sys/fs/cgroup";
+    folder += mount;
+    folder += path;
     while (true) {
-      fn(root + "/sys/fs/cgroup" + mount + path);
+      fn(folder);
       if (path.empty()) return;
-      path.erase(path.find_last_of('/'));
+      const size_t parent = path.find_last_of('/');
+      folder.resize(folder.size() - (path.size() - parent));
+      path.resize(parent);
     }
   };
   std::ifstream cgroups(root + "/proc/self/cgroup");
