@@ -143,14 +143,20 @@ void ModelManager::BeginDrain() {
 }
 
 void ModelManager::Enqueue(Job job) {
+  absl::Status refusal;
   {
     absl::MutexLock lock(&mutex_);
-    if (!draining_) {
+    if (draining_) {
+      refusal = Draining();
+    } else if (jobs_.size() >= kMaxJobs) {
+      refusal = absl::ResourceExhaustedError(absl::StrCat(
+          "want at most ", kMaxJobs, " loads and unloads waiting; back off"));
+    } else {
       jobs_.push_back(std::move(job));
       return;
     }
   }
-  if (job.done) job.done(Draining());
+  if (job.done) job.done(refusal);
 }
 
 void ModelManager::Run() {

@@ -64,6 +64,8 @@ struct ModelStatus {
 class ModelManager {
  public:
   using Done = absl::AnyInvocable<void(const absl::Status&)>;
+  // Loads, unloads and looks that may wait, beside the one that runs.
+  static constexpr size_t kMaxJobs = 64;
 
   // executor: loads what is there from the start, with all threads; later loads
   // use their own, fewer threads. All must outlive the manager, and the
@@ -88,14 +90,15 @@ class ModelManager {
   // Loads a model, or another version of it. `done` is called once, from some
   // thread.
   // Errors: NOT_FOUND if there is no such model, also in the repository;
-  // RESOURCE_EXHAUSTED if it does not fit into memory; those of
-  // Checkpoint::Open and LoadModel, UNAVAILABLE when draining.
+  // RESOURCE_EXHAUSTED if it does not fit into memory, or kMaxJobs wait
+  // already; those of Checkpoint::Open and LoadModel, UNAVAILABLE when
+  // draining.
   void Load(absl::string_view name, Done done);
-  // Stops serving a model. Errors: NOT_FOUND, UNAVAILABLE.
+  // Stops serving a model. Errors: NOT_FOUND, RESOURCE_EXHAUSTED, UNAVAILABLE.
   void Unload(absl::string_view name, Done done);
   // Looks for changes on disk: models whose files have changed are loaded
   // again, those that are new in the repository loaded, those that are gone
-  // from it unloaded.
+  // from it unloaded. Does nothing more if kMaxJobs wait already.
   void LookForChanges();
 
   // All models, by name.

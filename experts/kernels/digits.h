@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "experts/kernels/block_cursor.h"
+
 namespace moe {
 
 inline constexpr int kDigits = 3;
@@ -67,38 +69,7 @@ HWY_INLINE __m512 LoadGroupScales(DType dtype, const uint8_t* scales) {
   }
 }
 
-// Steps through the groups and blocks of a panel.
-struct BlockCursor {
-  int64_t group;
-  int64_t scale_bytes;
-  int64_t group_end;
-  const uint8_t* scales;  // of the group
-  const uint8_t* line;    // the next one
-
-  BlockCursor(const MulArgs& args, int64_t steps_per_line)
-      : group(args.group),
-        scale_bytes(kPanelWidth * DTypeBytes(args.scale_dtype)) {
-    const int64_t begin = args.k_begin / group * group;
-    group_end = begin + group;
-    scales = args.panels + args.k_begin / group * scale_bytes +
-             begin / steps_per_line * kLineBytes;
-    line = scales + scale_bytes +
-           (args.k_begin - begin) / steps_per_line * kLineBytes;
-  }
-
-  // After the lines up to step k.
-  void Advance(int64_t k) {
-    if (k != group_end) return;
-    group_end += group;
-    scales = line;
-    line += scale_bytes;
-  }
-};
-
-MOE_AFTER_X86()
-
 // The formats whose codes are small integers.
-MOE_BEFORE_X86()
 
 struct Int8Digits {
   static constexpr WeightFormat kFormat = WeightFormat::kInt8;

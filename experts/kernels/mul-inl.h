@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "experts/base/dtype.h"
+#include "experts/kernels/block_cursor.h"
 #include "experts/kernels/interleave.h"
 #include "experts/kernels/kernels.h"
 #include "hwy/cache_control.h"
@@ -436,27 +437,19 @@ struct Mul {
       Lines(lines_of(args.k_end - args.k_begin), args.prefetch, lines, a, sums);
       StoreSums(sums, args.tile, Sums());
     } else {
-      const int64_t scale_bytes = kPanelWidth * DTypeBytes(args.scale_dtype);
-      int64_t group_begin = args.k_begin / args.group * args.group;
-      Panels scales{args.panels + args.k_begin / args.group * scale_bytes +
-                        lines_of(group_begin) * kLineBytes,
-                    args.panel_stride};
-      Panels lines{scales.first + scale_bytes +
-                       lines_of(args.k_begin - group_begin) * kLineBytes,
-                   args.panel_stride};
+      BlockCursor at(args, Format::kSteps);
       for (int64_t k = args.k_begin; k < args.k_end;) {
         const int64_t end = std::min(k + args.block, args.k_end);
         ClearSums(sums, Sums());
+        Panels lines{at.line, args.panel_stride};
         Lines(lines_of(end - k), args.prefetch, lines, a, sums);
+        at.line = lines.first;
         VF factors[kWide];
-        LoadAllScales(args.scale_dtype, scales, factors, Wide());
+        LoadAllScales(args.scale_dtype, {at.scales, args.panel_stride}, factors,
+                      Wide());
         AddScaledSums(sums, factors, args.tile, Sums());
         k = end;
-        if (k == group_begin + args.group) {
-          group_begin = k;
-          scales.first = lines.first;
-          lines.first += scale_bytes;
-        }
+        at.Advance(k);
       }
     }
   }

@@ -345,6 +345,42 @@ TEST_F(ModelManagerTest, DrainAnswersThoseWhoWait) {
   manager_.reset();
 }
 
+TEST_F(ModelManagerTest, RefusesMoreWorkThanMayWait) {
+  absl::Notification loading;
+  absl::Notification go_on;
+  bool hold = false;
+  options_.available_memory = [&]() -> std::optional<int64_t> {
+    if (std::exchange(hold, false)) {
+      loading.Notify();
+      go_on.WaitForNotification();
+    }
+    return std::nullopt;
+  };
+  StartWithRepository();
+  hold = true;
+  absl::Mutex mutex;
+  std::vector<absl::StatusCode> codes;
+  const auto unload = [&] {
+    manager_->Unload("no such model", [&](const absl::Status& status) {
+      absl::MutexLock lock(&mutex);
+      codes.push_back(status.code());
+    });
+  };
+  manager_->Load("a", [](const absl::Status&) {});
+  loading.WaitForNotification();
+  for (size_t i = 0; i < ModelManager::kMaxJobs; ++i) unload();
+  EXPECT_THAT(Load("b"), StatusIs(absl::StatusCode::kResourceExhausted,
+                                  HasSubstr("at most 64")));
+  go_on.Notify();
+  const auto all_done = [&] { return codes.size() == ModelManager::kMaxJobs; };
+  {
+    absl::MutexLock lock(&mutex);
+    mutex.Await(absl::Condition(&all_done));
+    EXPECT_THAT(codes, ::testing::Each(absl::StatusCode::kNotFound));
+  }
+  MOE_EXPECT_OK(Load("b"));
+}
+
 TEST_F(ModelManagerTest, CountsLoadsByTheirResult) {
   StartWithRepository();
   WriteBrokenModel(Folder("a"));
