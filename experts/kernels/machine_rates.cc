@@ -96,27 +96,38 @@ MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
                                          start)
         .count();
   };
-  // Rounds of a few milliseconds: short enough for some to run undisturbed.
-  constexpr int64_t kSteps = 400'000;
-  constexpr int64_t kMostBytes = 64 << 20;
+  // Rounds of two milliseconds or a little more: short enough for some to run
+  // undisturbed, long enough for what starting the threads takes not to count.
+  // How much work that is, the first rounds find out.
+  constexpr double kRoundSeconds = 0.002;
+  const auto grown = [](int64_t work, double seconds) {
+    if (seconds >= kRoundSeconds) return work;
+    return work *
+           static_cast<int64_t>(std::clamp(kRoundSeconds / seconds, 2.0, 8.0));
+  };
   const int64_t slice = bytes / num_threads / 4096 * 4096;
-  const int64_t part = std::min(slice, kMostBytes);
+  int64_t steps = 1024;
+  int64_t part = std::min<int64_t>(slice, 1 << 20);
+  int64_t offset = 0;
   MachineRates rates;
   // Results that a compiler must assume are used.
   volatile float sink = 0;
-  int64_t offset = 0;
   for (int round = 0; round < rounds; ++round) {
-    const double fma = seconds_of([&](int64_t) { sink = kernels.fma(kSteps); });
-    rates.peak_gflop_per_s =
-        std::max(rates.peak_gflop_per_s,
-                 num_threads * kSteps * kernels.flops_per_step / fma * 1e-9);
+    const double fma = seconds_of([&](int64_t) { sink = kernels.fma(steps); });
+    rates.peak_gflop_per_s = std::max(rates.peak_gflop_per_s,
+                                      static_cast<double>(num_threads * steps) *
+                                          kernels.flops_per_step / fma * 1e-9);
+    steps = grown(steps, fma);
     const double read = seconds_of([&](int64_t task) {
       sink = kernels.read(memory + task * slice + offset, part);
     });
     rates.read_gb_per_s =
         std::max(rates.read_gb_per_s,
                  static_cast<double>(num_threads * part) / read * 1e-9);
-    offset = offset + 2 * part <= slice ? offset + part : 0;
+    // On to what no cache holds.
+    offset += part;
+    part = std::min(slice, grown(part, read));
+    if (offset + part > slice) offset = 0;
   }
   return rates;
 }
