@@ -17,7 +17,7 @@
 #include "server/client/load.h"
 #include "server/client/verify.h"
 #include "server/flags.h"
-#include "server/server_options.h"
+#include "server/index_set.h"
 
 ABSL_FLAG(std::string, server, "127.0.0.1:50051",
           "HOST:PORT or unix:PATH of the server, or any gRPC target.");

@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "experts/base/status_macros.h"
 #include "server/flags.h"
+#include "server/index_set.h"
 #include "server/logging.h"
 #include "server/server.h"
 #include "server/server_options.h"

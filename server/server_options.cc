@@ -1,13 +1,11 @@
 #include "server/server_options.h"
 
-#include <algorithm>
 #include <limits>
 #include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "experts/base/status_macros.h"
 
 namespace moe {
@@ -30,28 +28,6 @@ absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::vector<int>> ParseIndexList(absl::string_view flag,
-                                                absl::string_view text) {
-  constexpr int kMaxIndex = 100000;
-  std::set<int> indices;
-  for (const absl::string_view part :
-       absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    const std::pair<absl::string_view, absl::string_view> range =
-        absl::StrSplit(part, absl::MaxSplits('-', 1));
-    int first = 0;
-    int last = 0;
-    const bool single = part.find('-') == absl::string_view::npos;
-    if (!absl::SimpleAtoi(range.first, &first) ||
-        !absl::SimpleAtoi(single ? range.first : range.second, &last) ||
-        first < 0 || last < first || last > kMaxIndex) {
-      return Refuse(flag, ": want numbers and ranges as in 0-3,7; got \"", text,
-                    "\"");
-    }
-    for (int index = first; index <= last; ++index) indices.insert(index);
-  }
-  return std::vector<int>(indices.begin(), indices.end());
-}
 
 absl::Status ServerOptions::Validate() const {
   if (models.empty() && model_repository.empty() && !demo) {

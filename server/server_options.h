@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "experts/expert_engine.h"
 #include "experts/weight_format.h"
@@ -87,9 +85,5 @@ struct ServerOptions {
   // Errors: INVALID_ARGUMENT naming the flag, wanted and got.
   absl::Status Validate() const;
 };
-
-// "0-3,7" as in --layers; ascending and distinct in the result.
-absl::StatusOr<std::vector<int>> ParseIndexList(absl::string_view flag,
-                                                absl::string_view text);
 
 }  // namespace moe

@@ -16,6 +16,7 @@
 #include "grpc/grpc.h"
 #include "grpc/grpc_security.h"
 #include "server/logging.h"
+#include "server/read_file.h"
 #include "server/watched_files.h"
 
 namespace moe {

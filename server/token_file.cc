@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "experts/base/status_macros.h"
 #include "server/logging.h"
+#include "server/read_file.h"
 
 namespace moe {
 namespace {

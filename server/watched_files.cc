@@ -2,10 +2,7 @@
 
 #include <sys/stat.h>
 
-#include <fstream>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
 
 namespace moe {
 
@@ -37,24 +34,6 @@ bool WatchedFiles::Changed() {
   if (stamps == stamps_) return false;
   stamps_ = std::move(stamps);
   return true;
-}
-
-absl::StatusOr<std::string> ReadSmallFile(absl::string_view flag,
-                                          const std::string& path) {
-  constexpr size_t kMaxBytes = 1 << 20;
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  // A folder can be opened, but not read.
-  if (!file.is_open() || file.bad() || (file.gcount() == 0 && !file.eof())) {
-    return absl::NotFoundError(absl::StrCat(flag, ": can't read ", path));
-  }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kMaxBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        flag, ": want a file of at most ", kMaxBytes, " bytes: ", path));
-  }
-  return text;
 }
 
 }  // namespace moe

@@ -9,9 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-
 namespace moe {
 
 // Thread-safety: thread-compatible.
@@ -40,10 +37,5 @@ class WatchedFiles {
   std::vector<std::string> paths_;
   std::vector<Stamp> stamps_;
 };
-
-// A small file as a whole.
-// Errors: NOT_FOUND, INVALID_ARGUMENT (more than a megabyte), naming `flag`.
-absl::StatusOr<std::string> ReadSmallFile(absl::string_view flag,
-                                          const std::string& path);
 
 }  // namespace moe

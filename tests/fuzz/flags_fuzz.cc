@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "server/client/load.h"
 #include "server/flags.h"
+#include "server/index_set.h"
 #include "server/server_options.h"
 #include "tests/fuzz/fuzz_target.h"
 

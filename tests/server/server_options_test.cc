@@ -14,7 +14,6 @@ namespace moe {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -39,36 +38,6 @@ TEST(ParseModelSourceTest, RefusesWhatIsNotNameAndFolder) {
   }
   EXPECT_THAT(ParseModelSource(absl::StrCat(std::string(129, 'n'), "=d")),
               StatusIs(kInvalid, HasSubstr("--model")));
-}
-
-TEST(ParseIndexListTest, ExpandsRangesAscendingAndDistinct) {
-  struct Row {
-    const char* text;
-    std::vector<int> want;
-  };
-  for (const Row& row : {Row{"", {}},
-                         {"0", {0}},
-                         {"7,0-3", {0, 1, 2, 3, 7}},
-                         {"2-4,3-5,4", {2, 3, 4, 5}},
-                         {"5-5", {5}},
-                         {"1,,2,", {1, 2}},
-                         {"100000", {100000}}}) {
-    SCOPED_TRACE(row.text);
-    MOE_ASSERT_OK_AND_ASSIGN(const std::vector<int> got,
-                             ParseIndexList("--layers", row.text));
-    EXPECT_EQ(got, row.want);
-  }
-}
-
-TEST(ParseIndexListTest, RefusesWhatIsNoListNamingTheFlag) {
-  for (const std::string text :
-       {"a", "1-", "-1", "3-1", "1-2-3", "1.5", "0x3", "100001",
-        "99999999999999999999", "0-100001"}) {
-    EXPECT_THAT(
-        ParseIndexList("--layers", text),
-        StatusIs(kInvalid, AllOf(HasSubstr("--layers: want numbers and ranges"),
-                                 HasSubstr(absl::StrCat("\"", text, "\"")))));
-  }
 }
 
 ServerOptions Good() {
