@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -23,6 +24,9 @@ struct ExpertBatch {
       rows;  // [assignments], row of hidden_states, ascending within an expert
   absl::Span<const float> input_scales;  // [assignments] factor on the expert's
                                          // input, or empty (= 1)
+  // When nobody waits for the result any more.
+  std::chrono::steady_clock::time_point deadline =
+      std::chrono::steady_clock::time_point::max();
 };
 
 // Thread-safety: Forward may be called by one thread at a time per shard (it
@@ -38,13 +42,22 @@ class ExpertShard {
   virtual WeightsBytes weights() const { return {}; }
 
   // out[i] = expert(hidden_states[rows[i]] * input_scales[i]) for each
-  // assignment i.
+  // assignment i whose expert could be asked: see ExpertStatus.
   //
   // out:      [assignments, d_model], overwritten.
   // Requires: a batch whose offsets and rows are consistent (built by
-  // router/dispatch). Errors:   none when local; UNAVAILABLE, DEADLINE_EXCEEDED
-  // from remote experts.
+  // router/dispatch).
+  // Errors:   of the whole batch; none so far.
   virtual absl::Status Forward(const ExpertBatch& batch, Matrix out) = 0;
+
+  // After Forward: why one expert has not been run, if it had rows; what `out`
+  // holds for them is undefined then. Experts in this process always run; those
+  // elsewhere may be UNAVAILABLE, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
+  virtual absl::Status ExpertStatus(int64_t /*expert*/) const {
+    return absl::OkStatus();
+  }
+  // Whether ExpertStatus is OK for every expert.
+  virtual bool AllRan() const { return true; }
 };
 
 }  // namespace moe

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <utility>
 
+#include "experts/base/status_macros.h"
+#include "router/assemble_model.h"
 #include "router/model.h"
 
 namespace moe {
@@ -46,7 +48,7 @@ class DemoExperts {
     }
   }
 
-  absl::Span<const StoredExpert> experts() const { return experts_; }
+  const std::vector<StoredExpert>& experts() const { return experts_; }
 
  private:
   const uint8_t* Fill(uint64_t first, int64_t rows, int64_t cols) {
@@ -79,44 +81,44 @@ Gate DemoGate(int layer) {
 
 }  // namespace
 
-std::unique_ptr<Model> MakeDemoModel(Executor& executor,
-                                     ExpertWorkspace* workspace) {
+absl::StatusOr<std::unique_ptr<Model>> LoadDemoModel(
+    const LoadOptions& options, Executor& executor,
+    ExpertWorkspace* workspace) {
   ModelSpec spec;
   spec.family = "demo";
   spec.d_model = kDModel;
-  std::vector<ModelLayer> layers;
-  WeightsBytes weights;
   for (int index = 0; index < 3; ++index) {
     const bool dense = index == 2;
-    LayerSpec layer;
+    LayerSpec& layer = spec.layers.emplace_back();
     layer.index = index;
     layer.d_model = kDModel;
     layer.experts.expert.d_model = kDModel;
     layer.experts.expert.d_ff = dense ? 2 * kDFf : kDFf;
     layer.experts.num_experts = dense ? 1 : kNumExperts;
-    FfnLayerParts parts;
-    if (!dense) {
-      layer.rule.emplace();
-      layer.rule->num_experts = kNumExperts;
-      layer.rule->top_k = kTopK;
-      layer.rule->renormalize = Renormalize::kSum;
-      layer.gate = {
-          .weight = {}, .bias = {}, .out = kNumExperts, .in = kDModel};
-      parts.rule = layer.rule;
-      parts.gate = DemoGate(index);
-      weights[WeightFormat::kF32] += parts.gate->weights_bytes();
-    }
-    const DemoExperts experts(layer.experts.expert, layer.experts.num_experts,
-                              index);
-    auto shard =
-        LocalExpertShard::Load(layer.experts.expert, experts.experts(),
-                               WeightFormat::kF32, executor, workspace);
-    weights += shard->weights();
-    parts.experts = std::move(shard);
-    layers.push_back({index, std::make_unique<FfnLayer>(std::move(parts))});
-    spec.layers.push_back(std::move(layer));
+    if (dense) continue;
+    layer.rule.emplace();
+    layer.rule->num_experts = kNumExperts;
+    layer.rule->top_k = kTopK;
+    layer.rule->renormalize = Renormalize::kSum;
+    layer.gate = {.weight = {}, .bias = {}, .out = kNumExperts, .in = kDModel};
   }
-  return std::make_unique<Model>(std::move(spec), std::move(layers), weights);
+  spec.num_layers = static_cast<int64_t>(spec.layers.size());
+  MOE_ASSIGN_OR_RETURN(spec.layers,
+                       ChooseLayers(std::move(spec.layers), options.layers));
+
+  std::vector<OpenedLayer> opened;
+  std::vector<DemoExperts> memory;
+  for (const LayerSpec& layer : spec.layers) {
+    OpenedLayer& open = opened.emplace_back();
+    open.parts.rule = layer.rule;
+    if (layer.rule.has_value()) open.parts.gate = DemoGate(layer.index);
+    open.experts = memory
+                       .emplace_back(layer.experts.expert,
+                                     layer.experts.num_experts, layer.index)
+                       .experts();
+  }
+  return AssembleModel(std::move(spec), std::move(opened), options, executor,
+                       workspace, [](absl::Span<const StoredExpert>) {});
 }
 
 }  // namespace moe

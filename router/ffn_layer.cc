@@ -62,7 +62,7 @@ bool IsFinite(const float* row, int64_t size) {
 
 FfnLayer::FfnLayer(FfnLayerParts parts) : parts_(std::move(parts)) {
   MOE_CHECK(parts_.experts != nullptr);
-  MOE_CHECK(parts_.rule.has_value() == parts_.gate.has_value());
+  MOE_CHECK(parts_.rule.has_value() || !parts_.gate.has_value());
   MOE_CHECK(parts_.latent_in.has_value() == parts_.latent_out.has_value());
 }
 
@@ -70,6 +70,7 @@ void FfnLayer::Route(ConstMatrix hidden_states, LayerWorkspace& workspace,
                      ForwardStats& stats) const {
   const int64_t tokens = hidden_states.rows();
   LayerWorkspace& w = workspace;
+  w.failed_experts_.clear();
   const Matrix logits(w.logits_memory_.Grow(tokens * num_experts()), tokens,
                       num_experts());
   const MatrixView<int32_t> ids(w.ids_memory_.Grow(tokens * top_k()), tokens,
@@ -98,6 +99,7 @@ absl::Status FfnLayer::Forward(ConstMatrix hidden_states, const Routing* given,
   const int64_t tokens = hidden_states.rows();
   w.routing_ = Routing{};
   w.logits_ = ConstMatrix();
+  w.failed_experts_.clear();
   bool* finite = w.finite_.Grow(tokens);
   ForRows(w.experts_.executor(), tokens, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; ++t) {
@@ -153,8 +155,10 @@ absl::Status FfnLayer::RunRoutedExperts(ConstMatrix hidden_states,
                               assignments, out.cols());
   {
     StageTimer timer(stats, Stage::kExperts);
-    MOE_RETURN_IF_ERROR(parts_.experts->Forward(
-        w.dispatch_.Batch(hidden_states), expert_outputs));
+    ExpertBatch batch = w.dispatch_.Batch(hidden_states);
+    batch.deadline = w.deadline_;
+    MOE_RETURN_IF_ERROR(parts_.experts->Forward(batch, expert_outputs));
+    if (!parts_.experts->AllRan()) FindFailedExperts(w);
   }
   StageTimer timer(stats, Stage::kCombine);
   ForRows(w.experts_.executor(), out.rows(), [&](int64_t first, int64_t count) {
@@ -162,6 +166,24 @@ absl::Status FfnLayer::RunRoutedExperts(ConstMatrix hidden_states,
             hidden_states, first, count, out);
   });
   return absl::OkStatus();
+}
+
+void FfnLayer::FindFailedExperts(LayerWorkspace& workspace) const {
+  const MatrixView<const int32_t> ids = workspace.routing_.ids;
+  std::vector<bool> failed;
+  for (int64_t e = 0; e < rule().num_ffn_experts(); ++e) {
+    failed.push_back(!parts_.experts->ExpertStatus(e).ok());
+  }
+  workspace.failed_experts_.assign(static_cast<size_t>(ids.rows()), -1);
+  for (int64_t t = 0; t < ids.rows(); ++t) {
+    const int32_t* end = ids.Row(t) + ids.cols();
+    const int32_t* first = std::find_if(ids.Row(t), end, [&](int32_t id) {
+      return id >= 0 && id < rule().num_ffn_experts() &&
+             failed[static_cast<size_t>(id)];
+    });
+    if (first != end)
+      workspace.failed_experts_[static_cast<size_t>(t)] = *first;
+  }
 }
 
 absl::Status FfnLayer::AddSharedExpert(ConstMatrix hidden_states,

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -58,6 +59,14 @@ class LayerWorkspace {
   absl::Span<const int32_t> expert_offsets() const {
     return dispatch_.offsets();
   }
+  // After Forward: for each token the first of its experts that has not been
+  // run, or -1; empty if all have. [tokens]
+  absl::Span<const int32_t> failed_experts() const { return failed_experts_; }
+
+  // When nobody waits for the results of later calls any more.
+  void SetDeadline(std::chrono::steady_clock::time_point deadline) {
+    deadline_ = deadline;
+  }
 
  private:
   friend class FfnLayer;
@@ -75,11 +84,15 @@ class LayerWorkspace {
   AlignedBuffer<float> shared_outputs_;
   AlignedBuffer<float> shared_gates_;
   AlignedBuffer<bool> finite_;
+  std::vector<int32_t> failed_experts_;
+  std::chrono::steady_clock::time_point deadline_ =
+      std::chrono::steady_clock::time_point::max();
 };
 
 // The parts of a layer; see FfnLayer.
 struct FfnLayerParts {
-  // Routed layers have both, dense layers neither.
+  // Routed layers have both, dense layers neither. The experts of a routed
+  // layer alone have a rule and no gate: they run with given routing only.
   std::optional<RoutingRule> rule;
   std::optional<Gate> gate;
   // [num_experts] or empty; see TopK.
@@ -103,8 +116,10 @@ class FfnLayer {
   explicit FfnLayer(FfnLayerParts parts);
 
   bool dense() const { return !parts_.rule.has_value(); }
+  // Whether it chooses experts itself.
+  bool has_router() const { return parts_.gate.has_value(); }
   int64_t d_model() const {
-    return dense() ? expert_spec().d_model : parts_.gate->d_model();
+    return has_router() ? parts_.gate->d_model() : expert_spec().d_model;
   }
   const ExpertSpec& expert_spec() const { return parts_.experts->spec(); }
   // The routed experts, or the one dense FFN.
@@ -119,17 +134,19 @@ class FfnLayer {
   int64_t top_k() const { return dense() ? 0 : rule().top_k; }
 
   // Chooses experts; the result is in `workspace`.
-  // hidden_states: [tokens, d_model]. Requires: !dense().
+  // hidden_states: [tokens, d_model]. Requires: has_router().
   void Route(ConstMatrix hidden_states, LayerWorkspace& workspace,
              ForwardStats& stats) const;
 
   // Runs the layer.
   //
   // hidden_states: [tokens, d_model], zero tokens allowed
-  // given: routing chosen by the caller, or nullptr to choose here. Ids are -1
+  // given: routing chosen by the caller, or nullptr to choose here, which
+  //        requires dense() or has_router(). Ids are -1
   //        (skip) or in [0, num_experts), distinct within a row.
   // out:   [tokens, d_model], overwritten; rows whose input holds NaN or Inf
-  //        are all NaN.
+  //        are all NaN. Rows of tokens whose experts have not all been run are
+  //        undefined: see LayerWorkspace::failed_experts.
   // Errors: those of the expert shards.
   absl::Status Forward(ConstMatrix hidden_states, const Routing* given,
                        LayerWorkspace& workspace, Matrix out,
@@ -141,6 +158,8 @@ class FfnLayer {
   absl::Status RunRoutedExperts(ConstMatrix hidden_states,
                                 LayerWorkspace& workspace, Matrix out,
                                 ForwardStats& stats) const;
+  // Fills workspace.failed_experts_.
+  void FindFailedExperts(LayerWorkspace& workspace) const;
   absl::Status AddSharedExpert(ConstMatrix hidden_states,
                                LayerWorkspace& workspace, Matrix out) const;
 

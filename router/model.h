@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +25,10 @@ namespace moe {
 struct ModelLayer {
   int index = 0;  // in the checkpoint
   std::unique_ptr<FfnLayer> ffn;
+  // Of a shard: ids of the experts that it holds, ascending, and the
+  // fingerprint of each. Otherwise empty.
+  std::vector<int32_t> held_experts{};
+  std::vector<uint64_t> fingerprints{};
 };
 
 // Thread-safety: immutable; running a layer is for one thread at a time (see
@@ -47,12 +52,39 @@ class Model {
   WeightsBytes weights_;
 };
 
+// The experts of a routed layer, of which some are elsewhere.
+struct SpreadExperts {
+  const LayerSpec* layer = nullptr;
+  // Of every expert of the layer, see experts/expert_fingerprint.h.
+  std::vector<uint64_t> fingerprints;
+  // The experts in this process under their ids in the layer; null if none.
+  std::unique_ptr<ExpertShard> local;
+  std::vector<int32_t> local_ids;  // ascending
+};
+
+// What this process holds of a model. By default all of it.
+//
+//   whole   neither is set
+//   shard   held_experts: some routed experts and nothing else of the model:
+//           neither routers nor shared experts nor dense layers
+//   front   both: everything else, and some or none of the routed experts
+struct ModelPart {
+  // The ids, ascending, of the routed experts of a layer that are held here.
+  std::function<std::vector<int32_t>(const LayerSpec& layer)> held_experts;
+  // Makes the experts of a layer from those here and those elsewhere.
+  std::function<absl::StatusOr<std::unique_ptr<ExpertShard>>(SpreadExperts)>
+      connect;
+
+  bool shard() const { return held_experts != nullptr && connect == nullptr; }
+};
+
 struct LoadOptions {
   // kOneDnn needs kAuto or kF32, and holds float32 either way.
   WeightFormat weight_format = WeightFormat::kAuto;
   ExpertEngine engine = ExpertEngine::kSimd;
   // Layers to load; empty = all.
   std::vector<int> layers;
+  ModelPart part{};
 };
 
 // Bytes of checkpoint data used so far, and in the end.
@@ -67,7 +99,8 @@ struct LoadProgress {
 // executor:  does the work, while loading only.
 // workspace: what the model's experts will compute in; must outlive the model.
 // progress:  called after each part, by one thread at a time.
-// Errors: NOT_FOUND naming a layer that there isn't; of each tensor, naming it.
+// Errors: NOT_FOUND naming a layer that there isn't; of each tensor, naming it;
+// those of options.part.connect.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     const Checkpoint& checkpoint, ModelSpec spec, const LoadOptions& options,
     Executor& executor, ExpertWorkspace* workspace,
@@ -76,7 +109,8 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
 // A small model with made-up weights that are the same everywhere: two routed
 // layers (d_model 256, d_ff 128, 16 experts, top-4) and a dense one. For trying
 // the server without a checkpoint.
-std::unique_ptr<Model> MakeDemoModel(Executor& executor,
-                                     ExpertWorkspace* workspace);
+// Errors: as LoadModel.
+absl::StatusOr<std::unique_ptr<Model>> LoadDemoModel(
+    const LoadOptions& options, Executor& executor, ExpertWorkspace* workspace);
 
 }  // namespace moe

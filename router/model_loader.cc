@@ -1,13 +1,12 @@
 // From the description of a model to the model in memory.
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/open_matrix.h"
 #include "experts/checkpoint/text.h"
-#include "experts/onednn_expert_shard.h"
+#include "router/assemble_model.h"
 #include "router/model.h"
 #include "router/open_experts.h"
 
@@ -30,14 +29,6 @@ absl::StatusOr<Gate> LoadLinear(const Checkpoint& checkpoint,
   }
   return Gate(ConstMatrix(weights.data(), spec.out, spec.in), bias);
 }
-
-// A layer whose tensors have all been found and checked. The small ones are
-// read, of the experts nothing but biases.
-struct OpenedLayer {
-  FfnLayerParts parts;  // all but the experts
-  std::vector<StoredExpert> experts;
-  std::vector<StoredExpert> shared_expert;
-};
 
 absl::StatusOr<OpenedLayer> OpenLayer(const Checkpoint& checkpoint,
                                       const LayerSpec& spec) {
@@ -83,7 +74,7 @@ absl::Status WithQuantMethod(const absl::Status& status, const Config& config) {
 }
 
 // What the weights take in the checkpoint.
-int64_t StoredBytes(const std::vector<StoredExpert>& experts) {
+int64_t StoredBytes(absl::Span<const StoredExpert> experts) {
   int64_t sum = 0;
   for (const StoredExpert& expert : experts) {
     for (const StoredMatrix& matrix : expert.weights) sum += matrix.bytes();
@@ -91,46 +82,29 @@ int64_t StoredBytes(const std::vector<StoredExpert>& experts) {
   return sum;
 }
 
+// What this process packs of a layer.
+int64_t BytesToLoad(const LayerSpec& layer, const OpenedLayer& opened,
+                    const ModelPart& part) {
+  int64_t sum = 0;
+  if (!part.shard()) sum += StoredBytes(opened.shared_expert);
+  if (!layer.rule.has_value()) {
+    return part.shard() ? 0 : sum + StoredBytes(opened.experts);
+  }
+  for (const int32_t e : HeldExperts(layer, part)) {
+    sum += StoredBytes(
+        absl::MakeConstSpan(&opened.experts[static_cast<size_t>(e)], 1));
+  }
+  return sum;
+}
+
 // Gives back the page cache of what has been read.
 void DropStored(const Checkpoint& checkpoint,
-                const std::vector<StoredExpert>& experts) {
+                absl::Span<const StoredExpert> experts) {
   for (const StoredExpert& expert : experts) {
     for (const StoredMatrix& matrix : expert.weights) {
       DropPages(checkpoint, matrix);
     }
   }
-}
-
-int64_t GateBytes(const FfnLayerParts& parts) {
-  int64_t sum = 0;
-  for (const std::optional<Gate>* gate :
-       {&parts.gate, &parts.latent_in, &parts.latent_out,
-        &parts.shared_expert_gate}) {
-    if (gate->has_value()) sum += (*gate)->weights_bytes();
-  }
-  return sum;
-}
-
-// The layers of `all` that were asked for.
-absl::StatusOr<std::vector<LayerSpec>> ChooseLayers(
-    std::vector<LayerSpec> all, const std::vector<int>& wanted) {
-  if (wanted.empty()) return all;
-  std::vector<LayerSpec> chosen;
-  for (const int index : wanted) {
-    const auto found = std::find_if(
-        all.begin(), all.end(),
-        [&](const LayerSpec& layer) { return layer.index == index; });
-    if (found == all.end()) {
-      return absl::NotFoundError(absl::StrCat(
-          "layers: want indices of FFN layers, from ", all.front().index,
-          " to ", all.back().index, "; got ", index));
-    }
-    chosen.push_back(*found);
-  }
-  std::sort(
-      chosen.begin(), chosen.end(),
-      [](const LayerSpec& a, const LayerSpec& b) { return a.index < b.index; });
-  return chosen;
 }
 
 }  // namespace
@@ -149,43 +123,15 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
   for (const LayerSpec& layer : spec.layers) {
     absl::StatusOr<OpenedLayer> open = OpenLayer(checkpoint, layer);
     if (!open.ok()) return WithQuantMethod(open.status(), checkpoint.config());
-    bytes.total_bytes +=
-        StoredBytes(open->experts) + StoredBytes(open->shared_expert);
+    bytes.total_bytes += BytesToLoad(layer, *open, options.part);
     opened.push_back(*std::move(open));
   }
-
-  WeightsBytes weights;
-  const auto count_bytes = [&](auto shard) -> std::unique_ptr<ExpertShard> {
-    weights += shard->weights();
-    return shard;
-  };
-  const auto load = [&](const ExpertSetSpec& set,
-                        const std::vector<StoredExpert>& experts) {
-    std::unique_ptr<ExpertShard> shard =
-        options.engine == ExpertEngine::kOneDnn
-            ? count_bytes(OneDnnExpertShard::Load(set.expert, experts,
-                                                  &workspace->executor()))
-            : count_bytes(LocalExpertShard::Load(set.expert, experts,
-                                                 options.weight_format,
-                                                 executor, workspace));
-    DropStored(checkpoint, experts);
-    bytes.done_bytes += StoredBytes(experts);
-    progress(bytes);
-    return shard;
-  };
-  std::vector<ModelLayer> layers;
-  for (size_t i = 0; i < opened.size(); ++i) {
-    OpenedLayer& open = opened[i];
-    const LayerSpec& layer = spec.layers[i];
-    open.parts.experts = load(layer.experts, open.experts);
-    if (layer.shared_expert) {
-      open.parts.shared_expert = load(*layer.shared_expert, open.shared_expert);
-    }
-    weights[WeightFormat::kF32] += GateBytes(open.parts);
-    layers.push_back(
-        {layer.index, std::make_unique<FfnLayer>(std::move(open.parts))});
-  }
-  return std::make_unique<Model>(std::move(spec), std::move(layers), weights);
+  return AssembleModel(std::move(spec), std::move(opened), options, executor,
+                       workspace, [&](absl::Span<const StoredExpert> experts) {
+                         DropStored(checkpoint, experts);
+                         bytes.done_bytes += StoredBytes(experts);
+                         progress(bytes);
+                       });
 }
 
 }  // namespace moe

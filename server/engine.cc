@@ -220,6 +220,11 @@ absl::Status Engine::Compute(const Batch& batch, const EngineRequest& any,
   }
   decode_seconds_ = SecondsSince(start);
 
+  SteadyTime deadline = SteadyTime::min();
+  for (const BatchSlice& slice : batch.slices) {
+    deadline = std::max(deadline, slice.item->deadline);
+  }
+  workspace_.SetDeadline(deadline);
   if (any.key.route_only) {
     ffn.Route(input, workspace_, *stats);
     result->router_logits = workspace_.router_logits();
@@ -253,6 +258,8 @@ void Engine::EncodeBatch(const Batch& batch, const absl::Status& computed,
       CountUnwanted(request.status_, *metrics_);
       continue;
     }
+    request.status_ = CheckExperts(request.ffn(), first, slice.count);
+    if (!request.status_.ok()) continue;
     request.Encode(
         slice.first,
         {.output = rows_of(result.output, first, slice.count),
@@ -261,6 +268,17 @@ void Engine::EncodeBatch(const Batch& batch, const absl::Status& computed,
                          rows_of(result.routing.weights, first, slice.count)},
          .router_logits = rows_of(result.router_logits, first, slice.count)});
   }
+}
+
+absl::Status Engine::CheckExperts(const FfnLayer& ffn, int64_t first,
+                                  int64_t count) const {
+  const absl::Span<const int32_t> failed = workspace_.failed_experts();
+  if (failed.empty()) return absl::OkStatus();
+  for (const int32_t expert :
+       failed.subspan(static_cast<size_t>(first), static_cast<size_t>(count))) {
+    if (expert >= 0) return ffn.experts().ExpertStatus(expert);
+  }
+  return absl::OkStatus();
 }
 
 void Engine::CountStatistics(const Batch& batch, SteadyTime start,

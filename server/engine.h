@@ -129,6 +129,9 @@ class Engine {
                        EngineResult* result, ForwardStats* stats);
   void EncodeBatch(const Batch& batch, const absl::Status& computed,
                    const EngineResult& result);
+  // Whether the experts of rows of the batch have all been run.
+  absl::Status CheckExperts(const FfnLayer& ffn, int64_t first,
+                            int64_t count) const;
   // start: of the batch; encode: of the writing of its rows.
   void CountStatistics(const Batch& batch, SteadyTime start, SteadyTime encode,
                        SteadyTime end) const;

@@ -38,7 +38,9 @@ constexpr std::array<const char*, kNumMethods> kMethodNames = {
     "ModelStatistics",
     "RepositoryIndex",
     "RepositoryModelLoad",
-    "RepositoryModelUnload"};
+    "RepositoryModelUnload",
+    "DescribeShard",
+    "ForwardExperts"};
 constexpr std::array<const char*, kNumRejections> kRejectionNames = {
     "queue_full", "draining", "expired", "cancelled"};
 constexpr std::array<const char*, kNumStages + 2> kStageNames = {
@@ -93,12 +95,17 @@ absl::StatusOr<ExpertMetrics> ParseExpertMetrics(absl::string_view name) {
 
 LayerCost CostOf(const ModelLayer& layer) {
   const ExpertShard& experts = layer.ffn->experts();
+  const auto bytes = static_cast<double>(experts.weights().total());
+  // Experts that are elsewhere cost nothing here.
+  const auto held = static_cast<double>(
+      layer.held_experts.empty() ? experts.num_experts()
+                                 : int64_t(layer.held_experts.size()));
   LayerCost cost{
       .layer = layer.index,
       .num_experts = layer.ffn->num_experts(),
-      .expert_bytes = static_cast<double>(experts.weights().total()) /
-                      static_cast<double>(experts.num_experts()),
-      .expert_flops = static_cast<double>(experts.spec().flops_per_row())};
+      .expert_bytes = bytes / held,
+      .expert_flops =
+          bytes > 0 ? static_cast<double>(experts.spec().flops_per_row()) : 0};
   if (const ExpertShard* shared = layer.ffn->shared_expert()) {
     cost.shared_bytes = static_cast<double>(shared->weights().total());
     cost.shared_flops = static_cast<double>(shared->spec().flops_per_row());
@@ -328,6 +335,35 @@ Metrics::Metrics(ExpertMetrics detail, absl::string_view isa)
       OneGauge(r, "moe_machine_flops_per_second",
                "Floating point operations per second at most, measured at the "
                "start; 0 = it was not.");
+  shard_up_ = &GaugeFamily(
+      r, "moe_shard_up",
+      "1 = a replica of the shard answers and holds what it should.");
+  shard_in_flight_rows_ = &GaugeFamily(
+      r, "moe_shard_in_flight_rows", "Rows sent to a shard and not answered.");
+  shard_rows_ = &CounterFamily(r, "moe_shard_rows_total",
+                               "Rows that a shard has answered.");
+  shard_bytes_ = &CounterFamily(
+      r, "moe_shard_bytes_total",
+      "Bytes of messages between front and shard, by direction.");
+  shard_duration_ = &BuildHistogram()
+                         .Name("moe_shard_request_duration_seconds")
+                         .Help("Time of a call to a shard that was answered.")
+                         .Register(r);
+  shard_retries_ =
+      &CounterFamily(r, "moe_shard_retries_total",
+                     "Calls to a shard that were made again after a failure.");
+  shard_hedges_ = &CounterFamily(
+      r, "moe_shard_hedges_total",
+      "Calls to a shard that were made again since the first took too long.");
+  shard_failures_ = &CounterFamily(
+      r, "moe_shard_failures_total",
+      "Calls to a shard that failed, by status code; a retry may have helped.");
+  shard_slowest_seconds_ =
+      &CounterFamily(r, "moe_shard_slowest_seconds_total",
+                     "Time of the slowest shard of each batch, summed up.");
+  shard_mean_seconds_ =
+      &CounterFamily(r, "moe_shard_mean_seconds_total",
+                     "Mean time of the shards of each batch, summed up.");
   BuildGauge()
       .Name("moe_build_info")
       .Help("Always 1; the labels say what runs.")
@@ -337,6 +373,38 @@ Metrics::Metrics(ExpertMetrics detail, absl::string_view isa)
             {"isa", std::string(isa)},
             {"onednn", OneDnnVersion()}})
       .Set(1);
+}
+
+ShardMetrics Metrics::AddShard(const std::string& name) {
+  const prometheus::Labels labels = {{"shard", name}};
+  const auto with = [&](const char* label, const char* value) {
+    prometheus::Labels more = labels;
+    more[label] = value;
+    return more;
+  };
+  ShardMetrics metrics{
+      .up = &shard_up_->Add(labels),
+      .in_flight_rows = &shard_in_flight_rows_->Add(labels),
+      .rows = &shard_rows_->Add(labels),
+      .sent_bytes = &shard_bytes_->Add(with("direction", "sent")),
+      .received_bytes = &shard_bytes_->Add(with("direction", "received")),
+      .duration = &shard_duration_->Add(labels, SecondsBuckets()),
+      .retries = &shard_retries_->Add(labels),
+      .hedges = &shard_hedges_->Add(labels)};
+  for (size_t code = 0; code < metrics.failures.size(); ++code) {
+    metrics.failures[code] = &shard_failures_->Add(
+        with("code", CodeName(static_cast<absl::StatusCode>(code)).c_str()));
+  }
+  // There from the first shard on.
+  shard_slowest_seconds_->Add({});
+  shard_mean_seconds_->Add({});
+  return metrics;
+}
+
+void Metrics::ShardsDone(double slowest_seconds, double mean_seconds) {
+  // Add returns what there is.
+  shard_slowest_seconds_->Add({}).Increment(slowest_seconds);
+  shard_mean_seconds_->Add({}).Increment(mean_seconds);
 }
 
 void Metrics::SetMachine(const MachineRates& rates) {

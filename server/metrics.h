@@ -48,9 +48,11 @@ enum class Method : uint8_t {
   kModelStatistics,
   kRepositoryIndex,
   kRepositoryModelLoad,
-  kRepositoryModelUnload
+  kRepositoryModelUnload,
+  kDescribeShard,
+  kForwardExperts
 };
-inline constexpr int kNumMethods = 13;
+inline constexpr int kNumMethods = 15;
 
 // Why a request was turned away before compute.
 enum class Rejection : uint8_t { kQueueFull, kDraining, kExpired, kCancelled };
@@ -116,6 +118,20 @@ class LayerMetrics {
   std::vector<double> recent_;
 };
 
+// What a front counts about one shard.
+struct ShardMetrics {
+  prometheus::Gauge* up = nullptr;
+  prometheus::Gauge* in_flight_rows = nullptr;
+  prometheus::Counter* rows = nullptr;
+  prometheus::Counter* sent_bytes = nullptr;
+  prometheus::Counter* received_bytes = nullptr;
+  prometheus::Histogram* duration = nullptr;
+  prometheus::Counter* retries = nullptr;
+  prometheus::Counter* hedges = nullptr;
+  // [canonical status code 0..16]; OK is never counted.
+  std::array<prometheus::Counter*, 17> failures{};
+};
+
 // What AddModel has made.
 struct ModelMetrics {
   ExpertMetrics detail = ExpertMetrics::kFull;  // never kAuto
@@ -154,6 +170,12 @@ class Metrics {
   // It has been loaded and answers.
   void ModelReady(absl::string_view model, const WeightsBytes& weights,
                   double load_seconds);
+
+  // The counters of a shard, created at 0; one that had the name before goes
+  // on.
+  ShardMetrics AddShard(const std::string& name);
+  // How long the shards of one batch took: the slowest, and the mean.
+  void ShardsDone(double slowest_seconds, double mean_seconds);
 
   void RequestStarted() { requests_in_flight_->Increment(); }
   void Received(Method method, int64_t bytes) {
@@ -245,6 +267,17 @@ class Metrics {
   prometheus::Gauge* huge_pages_;
   prometheus::Gauge* read_rate_;
   prometheus::Gauge* flop_rate_;
+
+  prometheus::Family<prometheus::Gauge>* shard_up_;
+  prometheus::Family<prometheus::Gauge>* shard_in_flight_rows_;
+  prometheus::Family<prometheus::Counter>* shard_rows_;
+  prometheus::Family<prometheus::Counter>* shard_bytes_;
+  prometheus::Family<prometheus::Histogram>* shard_duration_;
+  prometheus::Family<prometheus::Counter>* shard_retries_;
+  prometheus::Family<prometheus::Counter>* shard_hedges_;
+  prometheus::Family<prometheus::Counter>* shard_failures_;
+  prometheus::Family<prometheus::Counter>* shard_slowest_seconds_;
+  prometheus::Family<prometheus::Counter>* shard_mean_seconds_;
 
   absl::Mutex mutex_;
   MachineRates rates_ ABSL_GUARDED_BY(mutex_);

@@ -35,6 +35,11 @@ absl::Status Naming(const std::string& source, const absl::Status& status) {
                       absl::StrCat("model ", source, ": ", status.message()));
 }
 
+// Of the model, or of the part of it, that a spec describes.
+std::string NameOf(const std::string& source, const ModelSpec& spec) {
+  return spec.part.empty() ? source : absl::StrCat(source, ".", spec.part);
+}
+
 bool Contains(const std::vector<std::string>& names, absl::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -371,8 +376,9 @@ absl::StatusOr<ModelManager::Models> ModelManager::Open(
   Models models;
   if (directory.empty()) {
     MOE_ASSIGN_OR_RETURN(
-        auto demo,
-        WarmedUp(source, MakeDemoModel(executor, &workspace_), start));
+        std::unique_ptr<Model> model,
+        LoadDemoModel(LoadOptionsOf(source), executor, &workspace_));
+    MOE_ASSIGN_OR_RETURN(auto demo, WarmedUp(source, std::move(model), start));
     models.push_back(std::move(demo));
     return models;
   }
@@ -380,16 +386,16 @@ absl::StatusOr<ModelManager::Models> ModelManager::Open(
                        Checkpoint::Open(directory));
   MOE_ASSIGN_OR_RETURN(std::vector<ModelSpec> specs,
                        DescribeModels(checkpoint));
-  MOE_RETURN_IF_ERROR(CheckMemory(checkpoint, specs));
+  MOE_RETURN_IF_ERROR(CheckMemory(source, checkpoint, specs));
   for (ModelSpec& spec : specs) {
-    const std::string name =
-        spec.part.empty() ? source : absl::StrCat(source, ".", spec.part);
+    const std::string name = NameOf(source, spec);
     LoadProgressReporter reporter(name);
     MOE_ASSIGN_OR_RETURN(
         std::unique_ptr<Model> model,
-        LoadModel(
-            checkpoint, std::move(spec), options_.load, executor, &workspace_,
-            [&](const LoadProgress& progress) { reporter.Report(progress); }));
+        LoadModel(checkpoint, std::move(spec), LoadOptionsOf(name), executor,
+                  &workspace_, [&](const LoadProgress& progress) {
+                    reporter.Report(progress);
+                  }));
     reporter.Done(model->weights_bytes());
     MOE_ASSIGN_OR_RETURN(auto served, WarmedUp(name, std::move(model), start));
     models.push_back(std::move(served));
@@ -399,8 +405,15 @@ absl::StatusOr<ModelManager::Models> ModelManager::Open(
   return models;
 }
 
+LoadOptions ModelManager::LoadOptionsOf(const std::string& name) const {
+  LoadOptions options = options_.load;
+  if (options_.part != nullptr) options.part = options_.part(name);
+  return options;
+}
+
 absl::Status ModelManager::CheckMemory(
-    const Checkpoint& checkpoint, const std::vector<ModelSpec>& specs) const {
+    const std::string& source, const Checkpoint& checkpoint,
+    const std::vector<ModelSpec>& specs) const {
   const std::optional<int64_t> available = options_.available_memory();
   if (!available.has_value()) return absl::OkStatus();
   const WeightFormat format = options_.load.engine == ExpertEngine::kOneDnn
@@ -409,13 +422,14 @@ absl::Status ModelManager::CheckMemory(
   const std::vector<int>& wanted = options_.load.layers;
   int64_t bytes = 0;
   for (const ModelSpec& spec : specs) {
+    const ModelPart part = LoadOptionsOf(NameOf(source, spec)).part;
     for (const LayerSpec& layer : spec.layers) {
       if (!wanted.empty() && std::find(wanted.begin(), wanted.end(),
                                        layer.index) == wanted.end()) {
         continue;
       }
       // Layers that can't be opened are LoadModel's to report.
-      const auto layer_bytes = LayerBytes(checkpoint, layer, format);
+      const auto layer_bytes = LayerBytes(checkpoint, layer, format, part);
       if (layer_bytes.ok()) bytes += *layer_bytes;
     }
   }
@@ -461,6 +475,9 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelManager::WarmedUp(
       std::make_unique<LayerStatistics[]>(model->layers().size());
   owned->model = std::move(model);
   std::shared_ptr<const ServedModel> served = reaper_.Own(std::move(owned));
+  if (options_.await_rest != nullptr) {
+    MOE_RETURN_IF_ERROR(options_.await_rest(name));
+  }
   absl::Status status = WarmUp(served, engine_);
   // Requests come first.
   while (absl::IsResourceExhausted(status)) {

@@ -42,7 +42,11 @@ struct ModelManagerOptions {
   std::vector<ModelSource> models;
   std::string repository;  // empty = none
   bool demo = false;
-  LoadOptions load;
+  LoadOptions load;  // `part` is not used
+  // What this process holds of a model; null: all.
+  std::function<ModelPart(const std::string& model)> part;
+  // Waits for what is elsewhere of a model that has been loaded; may be null.
+  std::function<absl::Status(const std::string& model)> await_rest;
   ExpertMetrics expert_metrics = ExpertMetrics::kAuto;  // as of the Metrics
   // How often to look for changes on disk; zero = never. A change counts once
   // it has been the same for two looks: files take their time to be copied.
@@ -148,7 +152,10 @@ class ModelManager {
   // All models of a folder, loaded and warmed up.
   absl::StatusOr<Models> Open(const std::string& source,
                               const std::string& directory, Executor& executor);
-  absl::Status CheckMemory(const Checkpoint& checkpoint,
+  // How to load the model of that name.
+  LoadOptions LoadOptionsOf(const std::string& name) const;
+  absl::Status CheckMemory(const std::string& source,
+                           const Checkpoint& checkpoint,
                            const std::vector<ModelSpec>& specs) const;
   absl::StatusOr<std::shared_ptr<const ServedModel>> WarmedUp(
       const std::string& name, std::unique_ptr<Model> model, absl::Time start);

@@ -112,12 +112,12 @@ absl::StatusOr<std::vector<v1::DType>> ParseDTypes() {
 ConnectionOptions ConnectionFromFlags() {
   return {.address = absl::GetFlag(FLAGS_server),
           .timeout = absl::GetFlag(FLAGS_timeout),
-          .tls = absl::GetFlag(FLAGS_tls),
-          .ca_file = absl::GetFlag(FLAGS_tls_ca_file),
-          .cert_file = absl::GetFlag(FLAGS_tls_cert_file),
-          .key_file = absl::GetFlag(FLAGS_tls_key_file),
-          .tls_server_name = absl::GetFlag(FLAGS_tls_server_name),
-          .token_file = absl::GetFlag(FLAGS_token_file)};
+          .caller = {.tls = absl::GetFlag(FLAGS_tls),
+                     .ca_file = absl::GetFlag(FLAGS_tls_ca_file),
+                     .cert_file = absl::GetFlag(FLAGS_tls_cert_file),
+                     .key_file = absl::GetFlag(FLAGS_tls_key_file),
+                     .tls_server_name = absl::GetFlag(FLAGS_tls_server_name),
+                     .token_file = absl::GetFlag(FLAGS_token_file)}};
 }
 
 absl::StatusOr<bool> RunLoad() {

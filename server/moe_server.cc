@@ -53,6 +53,37 @@ ABSL_FLAG(bool, deterministic, false,
           "FMA: no AMX. Results are the same bytes in any batch either way.");
 ABSL_FLAG(std::vector<std::string>, layers, {},
           "Layers to serve, as in 0-3,7; empty = all.");
+ABSL_FLAG(std::vector<std::string>, experts, {},
+          "Experts to hold of every routed layer, as in 0-63,70: this server "
+          "is a shard, which runs them for a front. With --shards: those that "
+          "the front holds itself.");
+ABSL_FLAG(std::string, shards, "",
+          "JSON file that says which experts are on which shards: this server "
+          "is a front, which calls them. Read again when it changes.");
+ABSL_FLAG(std::string, shard_name, "",
+          "With --shards: this server is the shard of that name.");
+ABSL_FLAG(std::string, shard_wire_dtype, "f32",
+          "How a front sends rows to shards and gets them back: f32 (the same "
+          "bytes as one server gives) or bf16 (half the traffic).");
+ABSL_FLAG(absl::Duration, shard_timeout, absl::Seconds(30),
+          "How long a front waits for a shard, retries included.");
+ABSL_FLAG(absl::Duration, shard_keepalive, absl::Seconds(1),
+          "How long a connection to a shard may be silent before a front asks "
+          "for a sign of life, and then until it gives it up.");
+ABSL_FLAG(double, shard_hedge_percentile, 0,
+          "A call to a shard that takes longer than this percentile of those "
+          "before it is made a second time, at another replica; 0 = never.");
+ABSL_FLAG(std::string, shard_token_file, "",
+          "File whose first line a front sends to shards as bearer token.");
+ABSL_FLAG(bool, shard_tls, false, "A front calls its shards over TLS.");
+ABSL_FLAG(std::string, shard_tls_ca_file, "",
+          "PEM file of the authorities that a front trusts; turns TLS on.");
+ABSL_FLAG(std::string, shard_tls_cert_file, "",
+          "PEM file of the certificate that a front shows to shards.");
+ABSL_FLAG(std::string, shard_tls_key_file, "", "PEM file of its private key.");
+ABSL_FLAG(std::string, shard_tls_server_name, "",
+          "Name that the shards' certificates are for; empty: that of the "
+          "target.");
 ABSL_FLAG(std::string, expert_metrics, "auto",
           "How much metrics tell about experts: full (tokens of each expert), "
           "layer (of each layer, and how even its experts are), off, or auto "
@@ -117,6 +148,33 @@ ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
 namespace moe {
 namespace {
 
+absl::Status ShardOptionsFromFlags(ServerOptions* options) {
+  const std::string experts = absl::StrJoin(absl::GetFlag(FLAGS_experts), ",");
+  if (!experts.empty()) {
+    MOE_ASSIGN_OR_RETURN(options->experts,
+                         IndexSet::Parse("--experts", experts));
+  }
+  options->shards_file = absl::GetFlag(FLAGS_shards);
+  options->shard_name = absl::GetFlag(FLAGS_shard_name);
+  const std::string dtype = absl::GetFlag(FLAGS_shard_wire_dtype);
+  if (dtype != "f32" && dtype != "bf16") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--shard_wire_dtype: want f32 or bf16, got \"", dtype, "\""));
+  }
+  options->shard_wire_dtype = dtype == "f32" ? v1::F32 : v1::BF16;
+  options->shard_timeout = absl::GetFlag(FLAGS_shard_timeout);
+  options->shard_keepalive = absl::GetFlag(FLAGS_shard_keepalive);
+  options->shard_hedge_percentile = absl::GetFlag(FLAGS_shard_hedge_percentile);
+  options->shard_caller = {
+      .tls = absl::GetFlag(FLAGS_shard_tls),
+      .ca_file = absl::GetFlag(FLAGS_shard_tls_ca_file),
+      .cert_file = absl::GetFlag(FLAGS_shard_tls_cert_file),
+      .key_file = absl::GetFlag(FLAGS_shard_tls_key_file),
+      .tls_server_name = absl::GetFlag(FLAGS_shard_tls_server_name),
+      .token_file = absl::GetFlag(FLAGS_shard_token_file)};
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ServerOptions> OptionsFromFlags() {
   ServerOptions options;
   for (const std::string& text : absl::GetFlag(FLAGS_model)) {
@@ -144,6 +202,7 @@ absl::StatusOr<ServerOptions> OptionsFromFlags() {
       options.layers,
       ParseIndexList("--layers",
                      absl::StrJoin(absl::GetFlag(FLAGS_layers), ",")));
+  MOE_RETURN_IF_ERROR(ShardOptionsFromFlags(&options));
   const auto detail = ParseExpertMetrics(absl::GetFlag(FLAGS_expert_metrics));
   if (!detail.ok()) {
     return absl::InvalidArgumentError(

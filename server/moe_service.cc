@@ -70,6 +70,17 @@ void MoeServiceImpl::Describe(const ServedModel& served,
     }
     out.set_parameters(layer.parameters());
   }
+  for (size_t i = 0; i < model.layers().size(); ++i) {
+    info.mutable_layers(static_cast<int>(i))
+        ->set_held_experts(
+            static_cast<int64_t>(model.layers()[i].held_experts.size()));
+  }
+  if (host_.shards() == nullptr) return;
+  for (const auto& shard : host_.shards()->ShardsOfModel(served.name)) {
+    v1::ShardInfo& out = *info.add_shards();
+    out.set_name(shard->name());
+    out.set_up(shard->up());
+  }
 }
 
 }  // namespace moe

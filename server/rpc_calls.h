@@ -25,6 +25,7 @@
 #include "server/metrics.h"
 #include "server/model_registry.h"
 #include "server/send_watch.h"
+#include "server/shard_fleet.h"
 #include "server/token_file.h"
 #include "server/wire_request.h"
 
@@ -79,6 +80,11 @@ class RpcHost {
   // answers sent. False if that takes longer than `timeout`.
   bool WaitUntilIdle(absl::Duration timeout);
 
+  // The shards of a front, to be shown; null: this server is none. Before the
+  // first RPC; they must outlive the host.
+  void ShowShards(const ShardFleet* shards) { shards_ = shards; }
+  const ShardFleet* shards() const { return shards_; }
+
   // Whether the server says that it is healthy.
   void SetServing(bool serving) { serving_.store(serving); }
   bool serving() const { return serving_.load(); }
@@ -106,6 +112,7 @@ class RpcHost {
   TokenFile* tokens_ = nullptr;
   bool model_control_ = false;
   TokenFile* admin_tokens_ = nullptr;
+  const ShardFleet* shards_ = nullptr;
   std::atomic<bool> serving_ = false;
   SendWatch send_watch_;
 

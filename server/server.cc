@@ -31,8 +31,12 @@ namespace moe {
 namespace {
 
 // Service names that health answers for; "" is the whole server.
-constexpr const char* kHealthNames[] = {"", "moe.v1.MoeService",
-                                        "inference.GRPCInferenceService"};
+std::vector<const char*> HealthNames(const ServerOptions& options) {
+  std::vector<const char*> names = {"", "moe.v1.MoeService",
+                                    "inference.GRPCInferenceService"};
+  if (options.shard()) names.push_back("moe.v1.ExpertShardService");
+  return names;
+}
 
 // gRPC answers CANCELLED to calls that arrive while it shuts down. Callers
 // whose last answer has just left get this long to call again and be told
@@ -87,9 +91,11 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60 * kSecond);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20 * kSecond);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // Clients may do the same, but not more often than that.
+  // Clients may do the same, but not more often than that; fronts notice
+  // sooner that a shard is gone.
   builder.AddChannelArgument(
-      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10 * kSecond);
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+      options.shard() ? kSecond / 2 : 10 * kSecond);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
 }
 
@@ -115,21 +121,29 @@ Server::Server(const ServerOptions& options)
                             .max_queue_tokens = options.max_queue_tokens},
                .max_queue_bytes = options.max_queue_bytes},
               &expert_workspace_, &metrics_),
-      models_({.models = options.models,
-               .repository = options.model_repository,
-               .demo = options.demo,
-               .load = {.weight_format = options.weight_format,
-                        .engine = options.engine,
-                        .layers = options.layers},
-               .expert_metrics = options.expert_metrics,
-               .poll = options.repository_poll,
-               .available_memory = [] { return AvailableMemory(); }},
-              &executor_, &expert_workspace_, &engine_, &registry_, &metrics_),
+      models_(
+          {.models = options.models,
+           .repository = options.model_repository,
+           .demo = options.demo,
+           .load = {.weight_format = options.weight_format,
+                    .engine = options.engine,
+                    .layers = options.layers},
+           .part = [this](const std::string& model) { return PartOf(model); },
+           .await_rest =
+               [this](const std::string& model) {
+                 return fleet_ == nullptr ? absl::OkStatus()
+                                          : fleet_->WaitUntilUp(model);
+               },
+           .expert_metrics = options.expert_metrics,
+           .poll = options.repository_poll,
+           .available_memory = [] { return AvailableMemory(); }},
+          &executor_, &expert_workspace_, &engine_, &registry_, &metrics_),
       rpc_host_({.max_message_bytes = options.max_message_bytes,
                  .max_request_tokens = options.max_request_tokens,
                  .send_timeout = options.send_timeout},
                 &registry_, &engine_, &metrics_),
       moe_service_(&rpc_host_),
+      shard_service_(&rpc_host_),
       inference_service_(&rpc_host_, &models_) {
   const double quota = cpu_limits_.quota_cpus.value_or(0);
   metrics_.SetThreads(executor_.num_threads(), quota);
@@ -150,6 +164,7 @@ void Server::LogSetUp() const {
 
 Server::~Server() {
   if (listener_ != nullptr) listener_->Stop();
+  if (fleet_ != nullptr) fleet_->Stop();
   models_.BeginDrain();
   if (grpc_server_ != nullptr) {
     grpc_server_->Shutdown(absl::ToChronoTime(absl::Now()));
@@ -160,6 +175,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerOptions& options) {
   MOE_RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<Server> server(new Server(options));
+  MOE_RETURN_IF_ERROR(server->OpenShards());
   // Who calls while they load is told to wait, not that there is none.
   MOE_RETURN_IF_ERROR(server->models_.AnnounceAll());
   MOE_RETURN_IF_ERROR(server->Listen());
@@ -168,6 +184,54 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   server->LogSetUp();
   server->SetServing(true);
   return server;
+}
+
+absl::Status Server::OpenShards() {
+  if (options_.front()) {
+    MOE_ASSIGN_OR_RETURN(Caller caller,
+                         Caller::Make(options_.shard_caller, "--shard_"));
+    MOE_ASSIGN_OR_RETURN(
+        fleet_,
+        ShardFleet::Open({.placement_file = options_.shards_file,
+                          .client = {.caller = std::move(caller),
+                                     .keepalive = options_.shard_keepalive},
+                          .wire_dtype = options_.shard_wire_dtype,
+                          .timeout = options_.shard_timeout,
+                          .hedge_percentile = options_.shard_hedge_percentile},
+                         &metrics_));
+    rpc_host_.ShowShards(fleet_.get());
+  } else if (!options_.shards_file.empty()) {
+    MOE_ASSIGN_OR_RETURN(placement_, Placement::ReadFile(options_.shards_file));
+    if (!placement_->Find(options_.shard_name).has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--shard_name: want a shard of --shards, got \"",
+                       options_.shard_name, "\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+ModelPart Server::PartOf(const std::string& model) {
+  ModelPart part;
+  if (placement_.has_value()) {
+    part.held_experts = [this, model](const LayerSpec& layer) {
+      return placement_->ExpertsOf(*placement_->Find(options_.shard_name),
+                                   model, layer.index,
+                                   static_cast<int>(layer.experts.num_experts));
+    };
+  } else if (options_.shard() || options_.front()) {
+    part.held_experts = [this](const LayerSpec& layer) {
+      return options_.experts.value_or(IndexSet())
+          .Below(static_cast<int>(layer.experts.num_experts))
+          .Values();
+    };
+  }
+  if (fleet_ != nullptr) {
+    part.connect = [this, model](SpreadExperts experts) {
+      return fleet_->Connect(model, std::move(experts));
+    };
+  }
+  return part;
 }
 
 void Server::Measure() {
@@ -263,6 +327,7 @@ absl::Status Server::StartGrpc() {
   SetLimits(options_, builder);
   builder.RegisterService(&moe_service_);
   builder.RegisterService(&inference_service_);
+  if (options_.shard()) builder.RegisterService(&shard_service_);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       credentials);
@@ -279,10 +344,23 @@ void Server::SetServing(bool serving) {
   rpc_host_.SetServing(serving);
   grpc::HealthCheckServiceInterface* health =
       grpc_server_->GetHealthCheckService();
-  for (const char* name : kHealthNames) {
+  for (const char* name : HealthNames(options_)) {
     health->SetServingStatus(name, serving);
   }
   metrics_.SetServing(serving);
+  if (fleet_ == nullptr) return;
+  if (serving) fleet_->OnChange([this] { SetModelHealth(); });
+  SetModelHealth();
+}
+
+void Server::SetModelHealth() {
+  for (const auto& served : registry_.List()) {
+    const auto shards = fleet_->ShardsOfModel(served->name);
+    const bool up = std::all_of(shards.begin(), shards.end(),
+                                [](const auto& shard) { return shard->up(); });
+    grpc_server_->GetHealthCheckService()->SetServingStatus(
+        served->name, rpc_host_.serving() && up);
+  }
 }
 
 void Server::Drain() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,11 @@
 #include "server/model_manager.h"
 #include "server/model_registry.h"
 #include "server/moe_service.h"
+#include "server/placement.h"
 #include "server/rpc_calls.h"
 #include "server/server_options.h"
+#include "server/shard_fleet.h"
+#include "server/shard_service.h"
 #include "server/token_file.h"
 
 namespace moe {
@@ -57,8 +61,13 @@ class Server {
   void Measure();
   absl::Status Listen();
   absl::Status StartMetrics();
+  absl::Status OpenShards();
   absl::Status StartGrpc();
   void SetServing(bool serving);
+  // Of a front: what health says of each model, by its name.
+  void SetModelHealth();
+  // What this server holds of a model.
+  ModelPart PartOf(const std::string& model);
 
   const ServerOptions options_;
   const CpuLimits cpu_limits_;
@@ -66,6 +75,9 @@ class Server {
   Executor executor_;
   ExpertWorkspace expert_workspace_;
   Metrics metrics_;
+  // Of a front; of a shard that a placement file describes.
+  std::unique_ptr<ShardFleet> fleet_;
+  std::optional<Placement> placement_;
   ModelRegistry registry_;
   Engine engine_;
   ModelManager models_;
@@ -73,6 +85,7 @@ class Server {
   std::unique_ptr<TokenFile> admin_tokens_;  // likewise
   RpcHost rpc_host_;
   MoeServiceImpl moe_service_;
+  ExpertShardServiceImpl shard_service_;  // offered by shards only
   InferenceServiceImpl inference_service_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<grpc::Server> grpc_server_;

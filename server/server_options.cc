@@ -29,7 +29,36 @@ absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
 
 }  // namespace
 
+absl::Status ServerOptions::ValidateShards() const {
+  if (!shard_name.empty() && shards_file.empty()) {
+    return Refuse("--shard_name: want --shards=FILE with it");
+  }
+  if (!shard_name.empty() && experts.has_value()) {
+    return Refuse(
+        "--experts: want none with --shard_name, the placement says which");
+  }
+  if (experts.has_value() && experts->empty()) {
+    return Refuse("--experts: want some, as in 0-63; got none");
+  }
+  if (shard_timeout <= absl::ZeroDuration()) {
+    return Refuse("--shard_timeout: want more than 0, got ",
+                  absl::FormatDuration(shard_timeout));
+  }
+  if (shard_keepalive < absl::Seconds(1)) {
+    return Refuse("--shard_keepalive: want 1s or more, got ",
+                  absl::FormatDuration(shard_keepalive));
+  }
+  if (shard_hedge_percentile != 0 &&
+      !(shard_hedge_percentile >= 50 && shard_hedge_percentile < 100)) {
+    return Refuse(
+        "--shard_hedge_percentile: want 0 (never), or 50 to below 100, got ",
+        shard_hedge_percentile);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ServerOptions::Validate() const {
+  MOE_RETURN_IF_ERROR(ValidateShards());
   if (models.empty() && model_repository.empty() && !demo) {
     return Refuse(
         "--model: want at least one NAME=DIR, or "

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,9 @@
 #include "absl/time/time.h"
 #include "experts/expert_engine.h"
 #include "experts/weight_format.h"
+#include "moe/v1/moe.pb.h"
+#include "server/caller.h"
+#include "server/index_set.h"
 #include "server/metrics.h"
 #include "server/model_source.h"
 
@@ -31,6 +35,26 @@ struct ServerOptions {
   // Only kernels whose results are the same bytes on every CPU with FMA.
   bool deterministic = false;
   std::vector<int> layers;  // empty = all
+
+  // Models spread over several servers: see server/README.md.
+  // Routed experts that this server holds, of every layer; absent = all, or
+  // none where it is a front.
+  std::optional<IndexSet> experts;
+  // Placement file: this server is a front; or, with a name, the shard that is
+  // called so.
+  std::string shards_file;
+  std::string shard_name;
+  // How a front calls its shards.
+  CallerOptions shard_caller;
+  v1::DType shard_wire_dtype = v1::F32;  // or BF16
+  absl::Duration shard_timeout = absl::Seconds(30);
+  absl::Duration shard_keepalive = absl::Seconds(1);
+  double shard_hedge_percentile = 0;  // 0 = calls are not hedged
+
+  bool front() const { return !shards_file.empty() && shard_name.empty(); }
+  bool shard() const {
+    return !shard_name.empty() || (experts.has_value() && !front());
+  }
 
   ExpertMetrics expert_metrics = ExpertMetrics::kAuto;
   // Measure the machine's memory bandwidth and peak speed when starting, in a
@@ -84,6 +108,9 @@ struct ServerOptions {
 
   // Errors: INVALID_ARGUMENT naming the flag, wanted and got.
   absl::Status Validate() const;
+
+ private:
+  absl::Status ValidateShards() const;
 };
 
 }  // namespace moe

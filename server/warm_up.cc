@@ -1,6 +1,9 @@
 #include "server/warm_up.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "experts/base/status_macros.h"
@@ -8,13 +11,13 @@
 namespace moe {
 namespace {
 
-// One batch through one layer. With given routing: token t to expert t, hence
-// as many tokens as experts.
+// One batch through one layer. With experts: one token to each of them.
 class WarmUpRequest final : public EngineRequest {
  public:
-  WarmUpRequest(const ServedLayer& layer, int64_t num_tokens, bool given) {
-    tokens = num_tokens;
-    SetLayer(layer, given ? 1 : 0, /*route_only=*/false);
+  WarmUpRequest(const ServedLayer& layer, std::vector<int32_t> experts)
+      : experts_(std::move(experts)) {
+    tokens = std::max<int64_t>(1, static_cast<int64_t>(experts_.size()));
+    SetLayer(layer, experts_.empty() ? 0 : 1, /*route_only=*/false);
   }
 
   bool Cancelled() const override { return false; }
@@ -26,7 +29,7 @@ class WarmUpRequest final : public EngineRequest {
   void DecodeRouting(int64_t first, MatrixView<int32_t> ids,
                      Matrix weights) const override {
     for (int64_t r = 0; r < ids.rows(); ++r) {
-      *ids.Row(r) = static_cast<int32_t>(first + r);
+      *ids.Row(r) = experts_[static_cast<size_t>(first + r)];
       *weights.Row(r) = 1.0F;
     }
   }
@@ -41,13 +44,14 @@ class WarmUpRequest final : public EngineRequest {
   }
 
  private:
+  const std::vector<int32_t> experts_;
   absl::Status status_;
   absl::Notification done_;
 };
 
-absl::Status Run(const ServedLayer& layer, int64_t tokens, bool given,
+absl::Status Run(const ServedLayer& layer, std::vector<int32_t> experts,
                  Engine& engine) {
-  WarmUpRequest request(layer, tokens, given);
+  WarmUpRequest request(layer, std::move(experts));
   MOE_RETURN_IF_ERROR(engine.Submit(&request));
   return request.Wait();
 }
@@ -59,12 +63,17 @@ absl::Status WarmUp(const std::shared_ptr<const ServedModel>& model,
   for (const ModelLayer& model_layer : model->model->layers()) {
     const ServedLayer layer{
         .served = model, .layer = &model_layer, .metrics = nullptr};
-    const int64_t num_experts = model_layer.ffn->num_experts();
-    if (num_experts > 0) {
-      MOE_RETURN_IF_ERROR(Run(layer, num_experts, /*given=*/true, engine));
+    std::vector<int32_t> experts = model_layer.held_experts;
+    if (experts.empty()) {
+      experts.resize(static_cast<size_t>(model_layer.ffn->num_experts()));
+      std::iota(experts.begin(), experts.end(), 0);
     }
-    // The router, or the dense FFN.
-    MOE_RETURN_IF_ERROR(Run(layer, /*tokens=*/1, /*given=*/false, engine));
+    if (!experts.empty()) {
+      MOE_RETURN_IF_ERROR(Run(layer, std::move(experts), engine));
+    }
+    if (model_layer.ffn->dense() || model_layer.ffn->has_router()) {
+      MOE_RETURN_IF_ERROR(Run(layer, {}, engine));
+    }
   }
   return absl::OkStatus();
 }

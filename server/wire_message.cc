@@ -124,11 +124,9 @@ WireTensor TensorData::Tensor(int field, const v1::Tensor& head) const {
   return WireTensor(head);
 }
 
-void AnswerBytes::Reserve(absl::string_view request_id,
+void AnswerBytes::Reserve(absl::string_view fields,
                           absl::Span<const TensorPlan> tensors,
                           int inside_field) {
-  constexpr int kRequestIdField = v1::ForwardResponse::kRequestIdFieldNumber;
-  static_assert(kRequestIdField == v1::RouteResponse::kRequestIdFieldNumber);
   std::vector<Rows> parts;
   for (const TensorPlan& plan : tensors) {
     v1::Tensor head;
@@ -145,11 +143,7 @@ void AnswerBytes::Reserve(absl::string_view request_id,
          .rows = plan.rows,
          .row_bytes = row_bytes});
   }
-  if (!request_id.empty()) {
-    parts.front().before.insert(
-        0, absl::StrCat(FieldHead(kRequestIdField, request_id.size()),
-                        request_id));
-  }
+  parts.front().before.insert(0, fields.data(), fields.size());
   Reserve(parts, inside_field);
 }
 

@@ -68,7 +68,8 @@ class TensorData {
   std::vector<Range> ranges_;
 };
 
-// An answer as the bytes that gRPC sends. Thread-safety: thread-compatible.
+// An answer, or a request to a shard, as the bytes that gRPC sends.
+// Thread-safety: thread-compatible.
 class AnswerBytes {
  public:
   struct TensorPlan {
@@ -78,10 +79,10 @@ class AnswerBytes {
     int64_t cols;
   };
 
-  // Makes room for a message with request_id (field 1) and tensors; as field
-  // `inside_field` of another message, if that is not 0.
-  void Reserve(absl::string_view request_id,
-               absl::Span<const TensorPlan> tensors, int inside_field);
+  // Makes room for a message of tensors, after fields that are there as bytes;
+  // as field `inside_field` of another message, if that is not 0.
+  void Reserve(absl::string_view fields, absl::Span<const TensorPlan> tensors,
+               int inside_field);
 
   // Rows of a matrix that are one field of the answer, or a part of it.
   struct Rows {

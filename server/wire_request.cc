@@ -33,6 +33,11 @@ absl::Status WireRequest::CheckTensors(const ServedLayer& served,
                                        const Tensors& tensors,
                                        const ServiceLimits& limits) {
   const FfnLayer& ffn = *served.layer->ffn;
+  if (!ffn.dense() && !ffn.has_router()) {
+    return absl::FailedPreconditionError(
+        "model: this server is a shard, which holds some experts and no "
+        "router; call the front");
+  }
   MOE_ASSIGN_OR_RETURN(
       hidden_states_,
       CheckHiddenStates(tensors.hidden_states, "hidden_states", ffn.d_model(),
@@ -145,7 +150,13 @@ void MoeWireRequest::LayOut(AnswerBytes& answer) const {
                      .rows = tokens,
                      .cols = ColumnsOf(part)});
   }
-  answer.Reserve(request_id_, plans, answer_field_);
+  constexpr int kRequestIdField = v1::ForwardResponse::kRequestIdFieldNumber;
+  static_assert(kRequestIdField == v1::RouteResponse::kRequestIdFieldNumber);
+  answer.Reserve(
+      request_id_.empty()
+          ? ""
+          : FieldHead(kRequestIdField, request_id_.size()) + request_id_,
+      plans, answer_field_);
 }
 
 absl::Status ForwardWireRequest::Prepare(const grpc::ByteBuffer& message,

@@ -78,6 +78,7 @@ TEST(ReadmeTest, ListsTheMetrics) {
   weights[WeightFormat::kF32] = 1;
   metrics.AddModel("m", {{.layer = 0, .num_experts = 1}});
   metrics.ModelReady("m", weights, 1);
+  metrics.AddShard("s");
   metrics.SetTlsExpiry(absl::Now());
   std::set<std::string> want;
   for (const auto& family : metrics.registry()->Collect()) {

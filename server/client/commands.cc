@@ -137,6 +137,10 @@ absl::Status Info(const Connection& connection) {
     absl::PrintF("  limits: %d tokens a request, %s a message\n",
                  model.max_request_tokens(),
                  BytesText(static_cast<double>(model.max_message_bytes())));
+    for (const v1::ShardInfo& shard : model.shards()) {
+      absl::PrintF("  shard %s: %s\n", shard.name(),
+                   shard.up() ? "up" : "DOWN, requests that need it fail");
+    }
     for (const v1::LayerInfo& layer : model.layers()) {
       if (layer.dense()) {
         absl::PrintF("  layer %d: dense, d_ff %d, %d parameters\n",
@@ -144,8 +148,12 @@ absl::Status Info(const Connection& connection) {
         continue;
       }
       absl::PrintF(
-          "  layer %d: %d experts, top-%d, d_ff %d%s, %d parameters\n",
-          layer.layer(), layer.num_experts(), layer.top_k(), layer.d_ff(),
+          "  layer %d: %d experts%s, top-%d, d_ff %d%s, %d parameters\n",
+          layer.layer(), layer.num_experts(),
+          layer.held_experts() > 0
+              ? absl::StrCat(" (", layer.held_experts(), " here)")
+              : "",
+          layer.top_k(), layer.d_ff(),
           layer.shared_d_ff() > 0
               ? absl::StrCat(", shared expert d_ff ", layer.shared_d_ff())
               : "",

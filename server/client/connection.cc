@@ -1,10 +1,7 @@
 #include "server/client/connection.h"
 
-#include <fstream>
-#include <sstream>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
@@ -17,13 +14,10 @@
 namespace moe {
 namespace {
 
-std::shared_ptr<grpc::Channel> MakeChannel(
-    const ConnectionOptions& options,
-    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const Caller& caller) {
   grpc::ChannelArguments arguments;
-  if (!options.tls_server_name.empty()) {
-    arguments.SetSslTargetNameOverride(options.tls_server_name);
-  }
+  caller.Prepare(arguments);
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
   // Connections to the same server would else be one.
@@ -31,18 +25,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   // A server that restarts is found again soon.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return grpc::CreateCustomChannel(options.address, credentials, arguments);
-}
-
-absl::StatusOr<std::string> ReadFile(absl::string_view flag,
-                                     const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat(flag, ": can't read ", path));
-  }
-  return text.str();
+  return grpc::CreateCustomChannel(address, caller.credentials(), arguments);
 }
 
 // A response tensor of two dimensions whose byte count fits.
@@ -66,61 +49,24 @@ absl::StatusOr<WireMatrix> AsMatrix(const v1::Tensor& tensor) {
 
 }  // namespace
 
-Connection::Connection(
-    const ConnectionOptions& options, const std::string& token,
-    const std::shared_ptr<grpc::ChannelCredentials>& credentials)
-    : channel_(MakeChannel(options, credentials)),
+Connection::Connection(const ConnectionOptions& options, Caller caller)
+    : channel_(MakeChannel(options.address, caller)),
       stub_(v1::MoeService::NewStub(channel_)),
       health_(grpc::health::v1::Health::NewStub(channel_)),
       timeout_(options.timeout),
-      authorization_(token.empty() ? "" : absl::StrCat("Bearer ", token)) {}
+      caller_(std::move(caller)) {}
 
 Connection::Connection(const std::string& address, absl::Duration timeout)
-    : Connection({.address = address, .timeout = timeout}, "",
-                 grpc::InsecureChannelCredentials()) {}
+    : Connection({.address = address, .timeout = timeout}, Caller()) {}
 
 absl::StatusOr<Connection> Connection::Open(const ConnectionOptions& options) {
-  std::string token;
-  if (!options.token_file.empty()) {
-    MOE_ASSIGN_OR_RETURN(const std::string text,
-                         ReadFile("--token_file", options.token_file));
-    token = std::string(
-        absl::StripAsciiWhitespace(text.substr(0, text.find('\n'))));
-    if (token.empty()) {
-      return absl::InvalidArgumentError(
-          "--token_file: want a token in the first line, got none");
-    }
-  }
-  if (options.cert_file.empty() != options.key_file.empty()) {
-    return absl::InvalidArgumentError(
-        "--tls_cert_file: want it together with --tls_key_file");
-  }
-  if (!options.tls && options.ca_file.empty() && options.cert_file.empty()) {
-    if (!options.tls_server_name.empty()) {
-      return absl::InvalidArgumentError(
-          "--tls_server_name: want --tls or --tls_ca_file with it");
-    }
-    return Connection(options, token, grpc::InsecureChannelCredentials());
-  }
-  grpc::SslCredentialsOptions ssl;
-  if (!options.ca_file.empty()) {
-    MOE_ASSIGN_OR_RETURN(ssl.pem_root_certs,
-                         ReadFile("--tls_ca_file", options.ca_file));
-  }
-  if (!options.cert_file.empty()) {
-    MOE_ASSIGN_OR_RETURN(ssl.pem_cert_chain,
-                         ReadFile("--tls_cert_file", options.cert_file));
-    MOE_ASSIGN_OR_RETURN(ssl.pem_private_key,
-                         ReadFile("--tls_key_file", options.key_file));
-  }
-  return Connection(options, token, grpc::SslCredentials(ssl));
+  MOE_ASSIGN_OR_RETURN(Caller caller, Caller::Make(options.caller, "--"));
+  return Connection(options, std::move(caller));
 }
 
 void Connection::Prepare(grpc::ClientContext* context) const {
   context->set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
-  if (!authorization_.empty()) {
-    context->AddMetadata("authorization", authorization_);
-  }
+  caller_.Prepare(*context);
 }
 
 template <typename Stub, typename Request, typename Response>

@@ -17,8 +17,8 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
-#include "grpcpp/security/credentials.h"
 #include "moe/v1/moe.grpc.pb.h"
+#include "server/caller.h"
 
 namespace moe {
 
@@ -26,17 +26,7 @@ struct ConnectionOptions {
   // "HOST:PORT", "unix:/path", or any gRPC target.
   std::string address;
   absl::Duration timeout = absl::Seconds(60);  // of a call
-  // PEM files. Any of them, or `tls`, turns TLS on; without ca_file the
-  // system's authorities are trusted. cert_file and key_file identify this
-  // client.
-  bool tls = false;
-  std::string ca_file{};
-  std::string cert_file{};
-  std::string key_file{};
-  // The name that the server's certificate is for; empty: that of the address.
-  std::string tls_server_name{};
-  // File whose first line is sent as bearer token; empty: none is sent.
-  std::string token_file{};
+  CallerOptions caller{};
 };
 
 // A TCP connection of its own.
@@ -47,8 +37,7 @@ class Connection {
   explicit Connection(const std::string& address,
                       absl::Duration timeout = absl::Seconds(60));
 
-  // Errors: NOT_FOUND for a file that can't be read, INVALID_ARGUMENT for
-  // options that contradict each other, both naming the flag.
+  // Errors: those of Caller::Make.
   static absl::StatusOr<Connection> Open(const ConnectionOptions& options);
 
   absl::StatusOr<v1::ForwardResponse> Forward(
@@ -66,8 +55,7 @@ class Connection {
   void Prepare(grpc::ClientContext* context) const;
 
  private:
-  Connection(const ConnectionOptions& options, const std::string& token,
-             const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+  Connection(const ConnectionOptions& options, Caller caller);
 
   template <typename Stub, typename Request, typename Response>
   absl::StatusOr<Response> Call(
@@ -80,7 +68,7 @@ class Connection {
   std::unique_ptr<v1::MoeService::Stub> stub_;
   std::unique_ptr<grpc::health::v1::Health::Stub> health_;
   absl::Duration timeout_;
-  std::string authorization_;  // header, or empty
+  Caller caller_;
 };
 
 // A wire matrix of a response, widened to float; or expert ids.

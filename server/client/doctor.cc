@@ -30,7 +30,8 @@ bool IsLocal(absl::string_view address) {
 }
 
 bool UsesTls(const ConnectionOptions& options) {
-  return options.tls || !options.ca_file.empty() || !options.cert_file.empty();
+  const CallerOptions& caller = options.caller;
+  return caller.tls || !caller.ca_file.empty() || !caller.cert_file.empty();
 }
 
 std::string Milliseconds(absl::Duration duration) {
@@ -405,8 +406,8 @@ std::vector<Finding> Diagnose(const DoctorOptions& options) {
     DiagnoseModels(*connection, findings);
   }
   const std::string address = MetricsAddress(options);
-  const auto page =
-      MetricsPage::Fetch(address, TokenOf(options.connection.token_file));
+  const auto page = MetricsPage::Fetch(
+      address, TokenOf(options.connection.caller.token_file));
   if (page.ok()) {
     findings.Append(DiagnoseMetrics(*page, absl::Now()));
   } else {

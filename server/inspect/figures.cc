@@ -6,6 +6,7 @@
 #include "experts/base/status_macros.h"
 #include "experts/kernels/packed_matrix.h"
 #include "experts/pack_stored.h"
+#include "router/assemble_model.h"
 #include "router/open_experts.h"
 
 namespace moe {
@@ -74,10 +75,16 @@ absl::StatusOr<int64_t> SetBytes(const Checkpoint& checkpoint,
 }
 
 absl::StatusOr<int64_t> LayerBytes(const Checkpoint& checkpoint,
-                                   const LayerSpec& layer,
-                                   WeightFormat format) {
+                                   const LayerSpec& layer, WeightFormat format,
+                                   const ModelPart& part) {
+  if (part.shard() && !layer.rule) return 0;
   MOE_ASSIGN_OR_RETURN(int64_t sum,
                        SetBytes(checkpoint, layer.experts, format));
+  if (layer.rule) {
+    sum = sum / layer.experts.num_experts *
+          static_cast<int64_t>(HeldExperts(layer, part).size());
+  }
+  if (part.shard()) return sum;
   if (layer.shared_expert) {
     MOE_ASSIGN_OR_RETURN(const int64_t shared,
                          SetBytes(checkpoint, *layer.shared_expert, format));

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/weight_format.h"
+#include "router/model.h"
 #include "router/model_spec.h"
 
 namespace moe {
@@ -36,10 +37,11 @@ struct TokenCost {
 absl::StatusOr<int64_t> SetBytes(const Checkpoint& checkpoint,
                                  const ExpertSetSpec& set, WeightFormat format);
 
-// Memory of a layer in a weight format. What is not an expert is float32 in
-// each.
+// Memory of what a process holds of a layer, in a weight format. What is not an
+// expert is float32 in each.
 absl::StatusOr<int64_t> LayerBytes(const Checkpoint& checkpoint,
-                                   const LayerSpec& layer, WeightFormat format);
+                                   const LayerSpec& layer, WeightFormat format,
+                                   const ModelPart& part = {});
 
 // What a token costs in a layer where all its choices are experts with weights.
 absl::StatusOr<TokenCost> TokenCostOf(const Checkpoint& checkpoint,

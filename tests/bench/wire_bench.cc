@@ -70,7 +70,7 @@ void Send(benchmark::State& state, v1::DType dtype) {
       {v1::ForwardResponse::kOutputFieldNumber, dtype, rows, kDModel}};
   for (auto _ : state) {
     AnswerBytes answer;
-    answer.Reserve("id", plans, /*inside_field=*/0);
+    answer.Reserve("", plans, /*inside_field=*/0);
     EncodeRows(ConstMatrix(batch.data(), rows, kDModel), dtype,
                answer.Row(0, 0));
     const grpc::ByteBuffer buffer = answer.Take();

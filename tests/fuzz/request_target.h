@@ -30,10 +30,11 @@ inline constexpr ServiceLimits kLimits = {.max_message_bytes = 1 << 20,
 // 256 values.
 class Models {
  public:
-  Models() : executor_(1), workspace_(&executor_) {
+  explicit Models(const LoadOptions& options = {})
+      : executor_(1), workspace_(&executor_) {
     auto served = std::make_shared<ServedModel>();
     served->name = "demo";
-    served->model = MakeDemoModel(executor_, &workspace_);
+    served->model = *LoadDemoModel(options, executor_, &workspace_);
     served->layer_metrics.resize(served->model->layers().size());
     registry_.Publish(std::move(served));
   }
@@ -54,12 +55,12 @@ struct Offline final : Base {
 };
 
 // As the engine does, in two parts, with results of the right shape.
-inline void MoveRows(WireRequest& request) {
+inline void MoveRows(EngineRequest& request) {
   const int64_t tokens = request.tokens;
   const FfnLayer& ffn = request.ffn();
   const int64_t given_k = request.key.given_k;
   const int64_t k = given_k > 0 ? given_k : ffn.top_k();
-  MOE_CHECK(tokens >= 0 && tokens <= kLimits.max_request_tokens);
+  MOE_CHECK(tokens >= 0 && tokens * ffn.d_model() <= kLimits.max_message_bytes);
   MOE_CHECK(request.bytes >= 0);
   for (int64_t first = 0, count = (tokens + 1) / 2;;
        first += count, count = tokens - first) {
@@ -107,6 +108,7 @@ std::optional<std::string> AnswerOffline(const grpc::ByteBuffer& bytes,
     CheckError(status, "");
     return std::nullopt;
   }
+  MOE_CHECK(request.tokens <= kLimits.max_request_tokens);
   MoveRows(request);
   grpc::ByteBuffer answer = request.TakeAnswer();
   MOE_CHECK(answer.Length() <= static_cast<size_t>(kLimits.max_message_bytes));

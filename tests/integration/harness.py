@@ -42,6 +42,7 @@ def _make_stubs():
             f"--grpc_out={out.name}",
             f"--plugin=protoc-gen-grpc={os.environ['MOE_GRPC_PYTHON_PLUGIN']}",
             "moe/v1/moe.proto",
+            "moe/v1/shard.proto",
             "inference/inference.proto",
         ],
         check=True,
@@ -63,11 +64,13 @@ def die_with_parent(command):
 class Server:
     """moe-server on free ports; a context manager that stops it."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, prefix=()):
+        """prefix: a command that runs the server, as `ip netns exec` does."""
         self.log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(
             die_with_parent(
                 [
+                    *prefix,
                     os.path.join(BIN, "moe-server"),
                     "--listen_address=127.0.0.1:0",
                     "--metrics_address=127.0.0.1:0",

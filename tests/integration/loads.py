@@ -3,7 +3,7 @@
 By default each test is short. With MOE_FULL=1 in the environment it runs as
 long as its figures need:
 
-  MOE_FULL=1 ctest --preset release -V -R 'integration.(overload|soak|misuse|end_under_load|reload)'
+  MOE_FULL=1 ctest --preset release -V -R 'integration.(overload|soak|misuse|end_under_load|reload|shards)'
 """
 
 import json

@@ -42,7 +42,8 @@ class DemoModelTest : public ::testing::Test {
   Executor executor_{2};
   ExpertWorkspace expert_workspace_{&executor_};
   LayerWorkspace workspace_{&expert_workspace_};
-  std::unique_ptr<Model> model_ = MakeDemoModel(executor_, &expert_workspace_);
+  std::unique_ptr<Model> model_ =
+      *LoadDemoModel({}, executor_, &expert_workspace_);
 };
 
 TEST_F(DemoModelTest, HasTwoRoutedLayersAndADenseOne) {
@@ -69,7 +70,7 @@ TEST_F(DemoModelTest, HasTwoRoutedLayersAndADenseOne) {
 }
 
 TEST_F(DemoModelTest, IsTheSameModelEveryTime) {
-  const auto again = MakeDemoModel(executor_, &expert_workspace_);
+  const auto again = *LoadDemoModel({}, executor_, &expert_workspace_);
   for (size_t layer = 0; layer < 3; ++layer) {
     const Answer first = Run(*model_, layer);
     const Answer second = Run(*again, layer);

@@ -648,13 +648,24 @@ TEST(FfnLayerErrorTest, ReturnsThatOfTheExperts) {
   MOE_EXPECT_OK(ForwardOnce(std::move(good)));
 }
 
-TEST(FfnLayerDeathTest, NeedsExpertsAndRuleAndGateTogether) {
+TEST(FfnLayerDeathTest, NeedsExpertsAndARuleWithTheGate) {
   EXPECT_DEATH(FfnLayer{FfnLayerParts()}, "experts");
-  FfnLayerParts no_gate;
-  MakeRouted(no_gate);
-  no_gate.gate.reset();
-  no_gate.experts = std::make_unique<EchoShard>(4);
-  EXPECT_DEATH(FfnLayer{std::move(no_gate)}, "gate");
+  FfnLayerParts no_rule;
+  MakeRouted(no_rule);
+  no_rule.rule.reset();
+  no_rule.experts = std::make_unique<EchoShard>(4);
+  EXPECT_DEATH(FfnLayer{std::move(no_rule)}, "gate");
+}
+
+TEST(FfnLayerTest, WithoutAGateItRunsGivenRoutingAlone) {
+  FfnLayerParts parts;
+  MakeRouted(parts);
+  parts.gate.reset();
+  parts.experts = std::make_unique<EchoShard>(4);
+  const FfnLayer layer(std::move(parts));
+  EXPECT_FALSE(layer.has_router());
+  EXPECT_FALSE(layer.dense());
+  EXPECT_EQ(layer.d_model(), layer.expert_spec().d_model);
 }
 
 // Memory --------------------------------------------------------------------

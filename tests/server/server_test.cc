@@ -121,7 +121,7 @@ class ServerTest : public ::testing::Test {
   }
   // Trusts the certificate as it is in "trusted".
   ConnectionOptions TlsClient() const {
-    return {.address = "", .ca_file = folder_.File("trusted")};
+    return {.address = "", .caller = {.ca_file = folder_.File("trusted")}};
   }
   void MakeCertificate(int64_t serial) const {
     WriteCertificate(folder_.File("cert"), folder_.File("key"), serial);
@@ -301,7 +301,7 @@ TEST_F(ServerTest, TokenIsNeededForEverythingButHealth) {
   }
   MOE_ASSERT_OK_AND_ASSIGN(const bool healthy, nobody.Healthy());
   EXPECT_TRUE(healthy);
-  MOE_EXPECT_OK(Call({.address = "", .token_file = folder_.File("tokens")}));
+  MOE_EXPECT_OK(Call({.address = "", .caller = {.token_file = folder_.File("tokens")}}));
 }
 
 TEST_F(ServerTest, TlsServesThoseWhoTrustIt) {
@@ -312,7 +312,7 @@ TEST_F(ServerTest, TlsServesThoseWhoTrustIt) {
   EXPECT_THAT(Call(), StatusIs(absl::StatusCode::kUnavailable, _));
   MakeCertificate(2);
   std::filesystem::copy_file(folder_.File("cert"), folder_.File("other"));
-  EXPECT_THAT(Call({.address = "", .ca_file = folder_.File("other")}), IsOk())
+  EXPECT_THAT(Call({.address = "", .caller = {.ca_file = folder_.File("other")}}), IsOk())
       << "the new certificate is in use";
 }
 
@@ -368,12 +368,12 @@ TEST_F(ServerTest, AProbeOnLoopbackAcceptsTheNameOfTheService) {
   TrustCertificate();
   Start(TlsOptions());
   ConnectionOptions client = TlsClient();
-  client.tls_server_name = "another";
+  client.caller.tls_server_name = "another";
   EXPECT_THAT(Call(client), StatusIs(absl::StatusCode::kUnavailable, _))
       << "the certificate is not for this name";
-  client.tls_server_name = "moe-server";
+  client.caller.tls_server_name = "moe-server";
   MOE_EXPECT_OK(Call(client));
-  client.ca_file.clear();
+  client.caller.ca_file.clear();
   EXPECT_THAT(Call(client), StatusIs(absl::StatusCode::kInvalidArgument,
                                      HasSubstr("--tls_server_name: want")));
 }
@@ -387,12 +387,12 @@ TEST_F(ServerTest, MutualTlsNeedsACertificateOfTheClient) {
   Start(options);
   EXPECT_THAT(Call(TlsClient()), StatusIs(absl::StatusCode::kUnavailable, _));
   ConnectionOptions client = TlsClient();
-  client.cert_file = folder_.File("client");
-  client.key_file = folder_.File("client_key");
+  client.caller.cert_file = folder_.File("client");
+  client.caller.key_file = folder_.File("client_key");
   MOE_EXPECT_OK(Call(client));
   WriteCertificate(folder_.File("stranger"), folder_.File("stranger_key"), 6);
-  client.cert_file = folder_.File("stranger");
-  client.key_file = folder_.File("stranger_key");
+  client.caller.cert_file = folder_.File("stranger");
+  client.caller.key_file = folder_.File("stranger_key");
   EXPECT_THAT(Call(client), StatusIs(absl::StatusCode::kUnavailable, _));
 }
 

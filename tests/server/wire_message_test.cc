@@ -135,7 +135,7 @@ TEST(AnswerBytesTest, IsTheMessageThatProtobufWouldWrite) {
   for (const bool in_stream : {false, true}) {
     AnswerBytes answer;
     answer.Reserve(
-        "id", plans,
+        FieldHead(v1::ForwardResponse::kRequestIdFieldNumber, 2) + "id", plans,
         in_stream ? v1::ForwardStreamResponse::kResponseFieldNumber : 0);
     for (int64_t r = 0; r < 2; ++r) {
       EncodeRows(ConstMatrix(&rows[static_cast<size_t>(3 * r)], 1, 3), v1::F16,

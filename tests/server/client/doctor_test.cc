@@ -236,7 +236,7 @@ TEST_F(DoctorServerTest, AsksForTheToken) {
   EXPECT_THAT(without, Contains(Finds(Verdict::kWarn, "metrics",
                                       "asks for a token: --token_file")));
   ConnectionOptions with_token;
-  with_token.token_file = folder_.Write("token", "secret\n");
+  with_token.caller.token_file = folder_.Write("token", "secret\n");
   const auto with = Ask(with_token);
   EXPECT_TRUE(PrintFindings(with));
   EXPECT_THAT(with, Contains(Field(&Finding::topic, "kernels")));

@@ -1,0 +1,302 @@
+#include "server/shard_fleet.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "experts/base/status_macros.h"
+#include "server/logging.h"
+#include "server/sharded_experts.h"
+
+namespace moe {
+namespace {
+
+// Between looks at the shards, and at the placement file.
+constexpr absl::Duration kInterval = absl::Milliseconds(200);
+constexpr absl::Duration kTellInterval = absl::Seconds(5);
+
+absl::Status Differs(const std::string& shard, const SpreadLayer& layer,
+                     absl::string_view what) {
+  return absl::FailedPreconditionError(absl::StrCat("shard ", shard, ": model ",
+                                                    layer.model, ", layer ",
+                                                    layer.layer, ": ", what));
+}
+
+}  // namespace
+
+absl::Status CheckShard(const Placement& placement, int shard,
+                        const SpreadLayer& layer,
+                        const v1::ShardDescription& description) {
+  const std::string& name = placement.shards()[static_cast<size_t>(shard)].name;
+  const std::vector<int32_t> wanted =
+      placement.ExpertsOf(shard, layer.model, layer.layer, layer.num_experts());
+  if (wanted.empty()) return absl::OkStatus();
+  const v1::ShardLayer* held = nullptr;
+  for (const v1::ShardModel& model : description.models()) {
+    if (model.name() != layer.model) continue;
+    for (const v1::ShardLayer& of_shard : model.layers()) {
+      if (of_shard.layer() == layer.layer) held = &of_shard;
+    }
+  }
+  if (held == nullptr) return Differs(name, layer, "is not there");
+  if (held->d_model() != layer.expert.d_model ||
+      held->num_experts() != layer.num_experts()) {
+    return Differs(
+        name, layer,
+        absl::StrCat("want ", layer.num_experts(), " experts of d_model ",
+                     layer.expert.d_model, ", got ", held->num_experts(),
+                     " of ", held->d_model()));
+  }
+  for (const int32_t expert : wanted) {
+    const auto& experts = held->experts();
+    const auto found = std::lower_bound(experts.begin(), experts.end(), expert);
+    const auto index = static_cast<int>(found - experts.begin());
+    if (found == experts.end() || *found != expert ||
+        index >= held->fingerprints_size()) {
+      return Differs(name, layer, absl::StrCat("has no expert ", expert));
+    }
+    if (held->fingerprints(index) !=
+        layer.fingerprints[static_cast<size_t>(expert)]) {
+      return Differs(name, layer,
+                     absl::StrCat("expert ", expert,
+                                  " is another one there: other "
+                                  "weights, weight format or release (",
+                                  description.version(), ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ShardFleet>> ShardFleet::Open(
+    const ShardFleetOptions& options, Metrics* metrics) {
+  // Watched first: a file that changes meanwhile is read again.
+  std::unique_ptr<ShardFleet> fleet(new ShardFleet(options, metrics));
+  MOE_ASSIGN_OR_RETURN(Placement placement,
+                       Placement::ReadFile(options.placement_file));
+  fleet->UsePlacement(std::move(placement));
+  fleet->thread_ = std::thread([raw = fleet.get()] { raw->Watch(); });
+  return fleet;
+}
+
+ShardFleet::ShardFleet(const ShardFleetOptions& options, Metrics* metrics)
+    : options_(options), metrics_(*metrics), files_({options.placement_file}) {}
+
+ShardFleet::~ShardFleet() { Stop(); }
+
+void ShardFleet::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::StatusOr<std::unique_ptr<ExpertShard>> ShardFleet::Connect(
+    const std::string& model, SpreadExperts experts) {
+  SpreadLayer layer{.model = model,
+                    .layer = experts.layer->index,
+                    .expert = experts.layer->experts.expert,
+                    .fingerprints = std::move(experts.fingerprints),
+                    .local_ids = std::move(experts.local_ids)};
+  MOE_RETURN_IF_ERROR(shards()->placement.CheckCover(
+      model, layer.layer, layer.num_experts(), layer.local_ids));
+  return std::make_unique<ShardedExperts>(std::move(layer),
+                                          std::move(experts.local), this);
+}
+
+void ShardFleet::Register(const SpreadLayer* layer) {
+  absl::MutexLock lock(&mutex_);
+  layers_.insert(layer);
+  ++changes_;
+}
+
+void ShardFleet::Unregister(const SpreadLayer* layer) {
+  absl::MutexLock lock(&mutex_);
+  layers_.erase(layer);
+}
+
+std::vector<size_t> ShardFleet::ShardsOf(const std::string& model) const {
+  std::vector<size_t> with_experts;
+  for (size_t s = 0; s < shards_->clients.size(); ++s) {
+    const auto on_shard = [&](const SpreadLayer* layer) {
+      return layer->model == model &&
+             !shards_->placement
+                  .ExpertsOf(static_cast<int>(s), model, layer->layer,
+                             layer->num_experts())
+                  .empty();
+    };
+    if (std::any_of(layers_.begin(), layers_.end(), on_shard)) {
+      with_experts.push_back(s);
+    }
+  }
+  return with_experts;
+}
+
+std::vector<std::shared_ptr<const ShardClient>> ShardFleet::ShardsOfModel(
+    const std::string& model) const {
+  std::vector<std::shared_ptr<const ShardClient>> clients;
+  absl::MutexLock lock(&mutex_);
+  for (const size_t s : ShardsOf(model)) clients.push_back(shards_->clients[s]);
+  return clients;
+}
+
+absl::Status ShardFleet::WaitUntilUp(const std::string& model) {
+  absl::Time tell = absl::Now() + absl::Seconds(1);
+  while (true) {
+    std::string missing;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return absl::UnavailableError("server is stopping");
+      const bool asked = asked_changes_ == changes_;
+      for (const size_t s : ShardsOf(model)) {
+        const std::string& name = shards_->clients[s]->name();
+        const auto fault = faults_.find(name);
+        if (fault != faults_.end()) return fault->second;
+        if (asked && shards_->clients[s]->up()) continue;
+        absl::StrAppend(&missing, missing.empty() ? "" : ", ", name);
+      }
+    }
+    if (missing.empty()) return absl::OkStatus();
+    if (absl::Now() >= tell) {
+      LogInfo(absl::StrCat("model ", model, ": waiting for shards ", missing));
+      tell = absl::Now() + kTellInterval;
+    }
+    absl::SleepFor(kInterval / 4);
+  }
+}
+
+void ShardFleet::UsePlacement(Placement placement) {
+  auto set = std::make_shared<ShardSet>(
+      ShardSet{.placement = std::move(placement), .clients = {}});
+  absl::MutexLock lock(&mutex_);
+  for (const Placement::Shard& shard : set->placement.shards()) {
+    // A shard that stays keeps its connections.
+    std::shared_ptr<ShardClient> client;
+    if (shards_ != nullptr) {
+      for (const auto& old : shards_->clients) {
+        if (old->name() == shard.name && old->targets() == shard.targets) {
+          client = old;
+        }
+      }
+    }
+    if (client == nullptr) {
+      client = std::make_shared<ShardClient>(shard.name, shard.targets,
+                                             options_.client,
+                                             metrics_.AddShard(shard.name));
+    }
+    set->clients.push_back(std::move(client));
+  }
+  if (shards_ != nullptr) {
+    for (const auto& old : shards_->clients) {
+      const auto stays = [&](const Placement::Shard& shard) {
+        return shard.name == old->name();
+      };
+      if (std::none_of(set->placement.shards().begin(),
+                       set->placement.shards().end(), stays)) {
+        old->SetUp(false);  // gone for good
+      }
+    }
+  }
+  shards_ = std::move(set);
+  ++changes_;
+}
+
+void ShardFleet::Watch() {
+  std::set<const ShardClient*> asked;  // and found to be there
+  while (true) {
+    std::shared_ptr<const ShardSet> shards;
+    int64_t changes = 0;
+    bool ask_all = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto stop = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_;
+      };
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stop), kInterval / 2)) {
+        return;
+      }
+      shards = shards_;
+      changes = changes_;
+      ask_all = asked_changes_ != changes_;
+    }
+    for (size_t s = 0; s < shards->clients.size(); ++s) {
+      ShardClient& client = *shards->clients[s];
+      if (!client.Connected()) {
+        if (asked.erase(&client) > 0) {
+          LogWarning(
+              absl::StrCat("shard ", client.name(), ": no replica answers"));
+        }
+        SetUp(client, false);
+        absl::MutexLock lock(&mutex_);
+        faults_.erase(client.name());
+      } else if (ask_all || !asked.contains(&client)) {
+        if (LookAt(*shards, s).ok()) asked.insert(&client);
+      }
+    }
+    if (ask_all) {
+      absl::MutexLock lock(&mutex_);
+      asked_changes_ = changes;
+    }
+    if (files_.Changed()) LookAtPlacement();
+  }
+}
+
+absl::Status ShardFleet::LookAt(const ShardSet& shards, size_t shard) {
+  ShardClient& client = *shards.clients[shard];
+  absl::Status status = absl::UnavailableError("no replica answers");
+  for (const auto& description : client.Describe()) {
+    if (!description.ok()) continue;
+    status = absl::OkStatus();
+    absl::MutexLock lock(&mutex_);
+    for (const SpreadLayer* layer : layers_) {
+      status.Update(CheckShard(shards.placement, static_cast<int>(shard),
+                               *layer, *description));
+    }
+    if (!status.ok()) break;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!absl::IsFailedPrecondition(status)) {
+      faults_.erase(client.name());
+    } else if (faults_.insert_or_assign(client.name(), status).second) {
+      LogWarning(status.message());
+    }
+  }
+  SetUp(client, status.ok());
+  return status;
+}
+
+void ShardFleet::SetUp(ShardClient& client, bool up) {
+  if (client.up() == up) return;
+  client.SetUp(up);
+  if (up) LogInfo(absl::StrCat("shard ", client.name(), ": up"));
+  std::function<void()> on_change;
+  {
+    absl::MutexLock lock(&mutex_);
+    on_change = on_change_;
+  }
+  if (on_change) on_change();
+}
+
+void ShardFleet::LookAtPlacement() {
+  absl::StatusOr<Placement> placement =
+      Placement::ReadFile(options_.placement_file);
+  absl::Status status = placement.status();
+  if (status.ok()) {
+    absl::MutexLock lock(&mutex_);
+    for (const SpreadLayer* layer : layers_) {
+      status.Update(placement->CheckCover(
+          layer->model, layer->layer, layer->num_experts(), layer->local_ids));
+    }
+  }
+  if (!status.ok()) {
+    LogWarning(absl::StrCat("the new placement is no good, the old one stays: ",
+                            status.message()));
+    return;
+  }
+  LogInfo("the placement has changed");
+  UsePlacement(*std::move(placement));
+}
+
+}  // namespace moe

@@ -1,0 +1,39 @@
+#include "server/shard_service.h"
+
+#include "server/shard_request.h"
+#include "server/version.h"
+
+namespace moe {
+
+grpc::ServerUnaryReactor* ExpertShardServiceImpl::DescribeShard(
+    grpc::CallbackServerContext* context,
+    const v1::DescribeShardRequest* /*request*/,
+    v1::ShardDescription* response) {
+  return host_.AnswerNow(Method::kDescribeShard, context, [&] {
+    response->set_version(kVersion);
+    for (const auto& served : host_.registry().List()) {
+      v1::ShardModel& model = *response->add_models();
+      model.set_name(served->name);
+      for (const ModelLayer& held : served->model->layers()) {
+        v1::ShardLayer& layer = *model.add_layers();
+        layer.set_layer(held.index);
+        layer.set_d_model(held.ffn->d_model());
+        layer.set_num_experts(held.ffn->experts().num_experts());
+        layer.mutable_experts()->Add(held.held_experts.begin(),
+                                     held.held_experts.end());
+        layer.mutable_fingerprints()->Add(held.fingerprints.begin(),
+                                          held.fingerprints.end());
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* ExpertShardServiceImpl::ForwardExperts(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return host_.Run<ExpertsWireRequest>(Method::kForwardExperts, context,
+                                       request, response);
+}
+
+}  // namespace moe
