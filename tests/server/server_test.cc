@@ -301,7 +301,8 @@ TEST_F(ServerTest, TokenIsNeededForEverythingButHealth) {
   }
   MOE_ASSERT_OK_AND_ASSIGN(const bool healthy, nobody.Healthy());
   EXPECT_TRUE(healthy);
-  MOE_EXPECT_OK(Call({.address = "", .caller = {.token_file = folder_.File("tokens")}}));
+  MOE_EXPECT_OK(
+      Call({.address = "", .caller = {.token_file = folder_.File("tokens")}}));
 }
 
 TEST_F(ServerTest, TlsServesThoseWhoTrustIt) {
@@ -312,7 +313,9 @@ TEST_F(ServerTest, TlsServesThoseWhoTrustIt) {
   EXPECT_THAT(Call(), StatusIs(absl::StatusCode::kUnavailable, _));
   MakeCertificate(2);
   std::filesystem::copy_file(folder_.File("cert"), folder_.File("other"));
-  EXPECT_THAT(Call({.address = "", .caller = {.ca_file = folder_.File("other")}}), IsOk())
+  EXPECT_THAT(
+      Call({.address = "", .caller = {.ca_file = folder_.File("other")}}),
+      IsOk())
       << "the new certificate is in use";
 }
 
