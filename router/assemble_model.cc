@@ -51,13 +51,13 @@ class Assembler {
       parts = std::move(routed);
       parts.experts = PackHeld(spec, opened);
     } else {
-      MOE_ASSIGN_OR_RETURN(
-          parts.experts,
-          options_.part.connect(
-              {.layer = &spec,
-               .fingerprints = Fingerprints(spec, opened.experts),
-               .local = PackHeld(spec, opened),
-               .local_ids = HeldExperts(spec, options_.part)}));
+      SpreadExperts spread;
+      spread.layer = &spec;
+      spread.fingerprints = Fingerprints(spec, opened.experts);
+      spread.local = PackHeld(spec, opened);
+      spread.local_ids = HeldExperts(spec, options_.part);
+      MOE_ASSIGN_OR_RETURN(parts.experts,
+                           options_.part.connect(std::move(spread)));
     }
     if (spec.shared_expert && !options_.part.shard()) {
       parts.shared_expert = Pack(*spec.shared_expert, opened.shared_expert);
@@ -175,10 +175,6 @@ absl::StatusOr<std::unique_ptr<Model>> AssembleModel(
         assembler.Assemble(spec.layers[i], std::move(opened[i])));
     layers.push_back(std::move(layer));
     specs.push_back(std::move(spec.layers[i]));
-  }
-  if (layers.empty()) {
-    return absl::NotFoundError(
-        "experts: want some of a routed layer of the model, got none");
   }
   spec.layers = std::move(specs);
   return std::make_unique<Model>(std::move(spec), std::move(layers),

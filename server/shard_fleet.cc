@@ -107,13 +107,13 @@ absl::StatusOr<std::unique_ptr<ExpertShard>> ShardFleet::Connect(
 
 void ShardFleet::Register(const SpreadLayer* layer) {
   absl::MutexLock lock(&mutex_);
-  layers_.insert(layer);
+  layers_.push_back(layer);
   ++changes_;
 }
 
 void ShardFleet::Unregister(const SpreadLayer* layer) {
   absl::MutexLock lock(&mutex_);
-  layers_.erase(layer);
+  layers_.erase(std::find(layers_.begin(), layers_.end(), layer));
 }
 
 std::vector<size_t> ShardFleet::ShardsOf(const std::string& model) const {
@@ -246,7 +246,18 @@ absl::Status ShardFleet::LookAt(const ShardSet& shards, size_t shard) {
   ShardClient& client = *shards.clients[shard];
   absl::Status status = absl::UnavailableError("no replica answers");
   for (const auto& description : client.Describe()) {
-    if (!description.ok()) continue;
+    if (absl::IsUnavailable(description.status()) ||
+        absl::IsDeadlineExceeded(description.status())) {
+      continue;
+    }
+    if (!description.ok()) {
+      // A fault of the set-up, not of the hour: no token, or no shard at all.
+      status = absl::FailedPreconditionError(absl::StrCat(
+          "shard ", client.name(), ": does not say what it holds: ",
+          absl::StatusCodeToString(description.status().code()), ": ",
+          description.status().message()));
+      break;
+    }
     status = absl::OkStatus();
     absl::MutexLock lock(&mutex_);
     for (const SpreadLayer* layer : layers_) {

@@ -119,7 +119,7 @@ class ShardFleet {
 
   mutable absl::Mutex mutex_;
   std::shared_ptr<const ShardSet> shards_ ABSL_GUARDED_BY(mutex_);
-  std::set<const SpreadLayer*> layers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<const SpreadLayer*> layers_ ABSL_GUARDED_BY(mutex_);
   // Grows when all shards must be asked anew: layers or shards have come.
   int64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;
   // All have been asked since that many changes.

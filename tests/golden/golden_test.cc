@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/program.h"
+#include "tests/testing/temp_folder.h"
 
 namespace moe {
 namespace {
@@ -34,20 +35,42 @@ std::string Binary(const char* name) {
   return absl::StrCat(MOE_BIN_DIR, "/", name);
 }
 
-TEST(GoldenTest, EveryCaseVerifiesOverTheWire) {
+// moe-server with all cases as models.
+class Server {
+ public:
+  explicit Server(const std::vector<std::string>& flags)
+      : program_(Command(flags)) {
+    const std::string ready = program_.ReadLine();
+    absl::string_view address = ready;
+    EXPECT_TRUE(absl::ConsumePrefix(&address, "READY grpc=")) << ready;
+    address_ = std::string(address.substr(0, address.find(' ')));
+  }
+  const std::string& address() const { return address_; }
+  void Stop() {
+    program_.Signal(SIGTERM);
+    EXPECT_EQ(program_.Wait(), 0);
+  }
+
+ private:
+  static std::vector<std::string> Command(
+      const std::vector<std::string>& flags) {
+    std::vector<std::string> command = {
+        Binary("moe-server"),
+        absl::StrCat("--model_repository=", MOE_GOLDEN_DIR),
+        "--listen_address=127.0.0.1:0", "--metrics_address=127.0.0.1:0"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return command;
+  }
+
+  Program program_;
+  std::string address_;
+};
+
+void VerifyAll(const std::string& address) {
   const std::vector<std::string> cases = Cases();
   // Two sets of cases are copied here; a glance at the folder tells their
   // number.
   ASSERT_GE(cases.size(), 51U);
-  Program server({Binary("moe-server"),
-                  absl::StrCat("--model_repository=", MOE_GOLDEN_DIR),
-                  "--listen_address=127.0.0.1:0",
-                  "--metrics_address=127.0.0.1:0"});
-  const std::string ready = server.ReadLine();
-  absl::string_view address = ready;
-  ASSERT_TRUE(absl::ConsumePrefix(&address, "READY grpc=")) << ready;
-  address = address.substr(0, address.find(' '));
-
   std::string table;
   for (const std::string& name : cases) {
     SCOPED_TRACE(name);
@@ -64,9 +87,35 @@ TEST(GoldenTest, EveryCaseVerifiesOverTheWire) {
     absl::StrAppendFormat(&table, "%-24s %s\n", name, lines.back());
   }
   std::printf("%s%d cases\n", table.c_str(), static_cast<int>(cases.size()));
+}
 
-  server.Signal(SIGTERM);
-  EXPECT_EQ(server.Wait(), 0);
+TEST(GoldenTest, EveryCaseVerifiesOverTheWire) {
+  Server server({});
+  VerifyAll(server.address());
+  server.Stop();
+}
+
+TEST(GoldenTest, EveryCaseVerifiesThroughAFrontAndShards) {
+  const TempFolder folder;
+  // All experts on both shards: each batch divides them anew. Addresses are
+  // known once the shards run, which do not ask for them.
+  const auto placement = [&](const std::string& first,
+                             const std::string& second) {
+    return folder.Write("placement.json", absl::StrFormat(
+                                              R"({"shards":[
+                {"name":"a","targets":["ipv4:%s"],"experts":[{}]},
+                {"name":"b","targets":["ipv4:%s"],"experts":[{}]}]})",
+                                              first, second));
+  };
+  const std::string file = placement("127.0.0.1:1", "127.0.0.1:1");
+  Server a({absl::StrCat("--shards=", file), "--shard_name=a"});
+  Server b({absl::StrCat("--shards=", file), "--shard_name=b"});
+  placement(a.address(), b.address());
+  Server front({absl::StrCat("--shards=", file), "--experts=0,3-5,11"});
+  VerifyAll(front.address());
+  front.Stop();
+  a.Stop();
+  b.Stop();
 }
 
 }  // namespace

@@ -505,6 +505,24 @@ TEST_F(ShardedServerTest, AShardThatNeverAnswersCostsTheTimeout) {
   end.Notify();
 }
 
+TEST_F(ShardedServerTest, AFrontShowsItsTokenToShards) {
+  ServerOptions guarded = Options();
+  guarded.auth_token_file = folder_.Write("tokens", "secret\n");
+  const auto shard = StartShard("0-15", guarded);
+  ServerOptions options = FrontOptions({{{shard->grpc_address()}, "0-15"}});
+  EXPECT_THAT(Server::Start(options),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("shard s0: does not say what it holds: "
+                                 "UNAUTHENTICATED")));
+  options.shard_caller.token_file = folder_.Write("mine", "secret\n");
+  const auto front = Start(options);
+  ExpectSameBytes(*Start(Options()), *front);
+  options.shard_caller.token_file = folder_.File("none");
+  EXPECT_THAT(Server::Start(options),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("--shard_token_file: can't read")));
+}
+
 TEST_F(ShardedServerTest, OptionsThatContradictEachOtherAreRefused) {
   ServerOptions options = Options();
   options.shard_name = "s0";
