@@ -6,7 +6,7 @@
 #
 # The schemas come from npm, made of Kubernetes' and the operators' own:
 #
-#   npm install --prefix DIR kubernetes-models @kubernetes-models/prometheus-operator yaml typescript
+#   npm install --prefix DIR kubernetes-models @kubernetes-models/prometheus-operator yaml typescript@5
 #   KUBERNETES_MODELS=DIR tests/deploy/kubernetes_test.sh
 #
 # Without them, or without kubectl, says so and is skipped.
