@@ -479,13 +479,23 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelManager::WarmedUp(
     MOE_RETURN_IF_ERROR(options_.await_rest(name));
   }
   absl::Status status = WarmUp(served, engine_);
-  // Requests come first.
-  while (absl::IsResourceExhausted(status)) {
+  // Requests come first; and what is elsewhere may have gone again.
+  while (absl::IsResourceExhausted(status) ||
+         (absl::IsUnavailable(status) && options_.await_rest != nullptr &&
+          !Drains())) {
     absl::SleepFor(absl::FromChrono(engine_.RetryAfter()));
+    if (options_.await_rest != nullptr) {
+      MOE_RETURN_IF_ERROR(options_.await_rest(name));
+    }
     status = WarmUp(served, engine_);
   }
   MOE_RETURN_IF_ERROR(status);
   return served;
+}
+
+bool ModelManager::Drains() const {
+  absl::MutexLock lock(&mutex_);
+  return draining_;
 }
 
 absl::Status ModelManager::CheckNames(const std::string& source,

@@ -159,6 +159,7 @@ class ModelManager {
                            const std::vector<ModelSpec>& specs) const;
   absl::StatusOr<std::shared_ptr<const ServedModel>> WarmedUp(
       const std::string& name, std::unique_ptr<Model> model, absl::Time start);
+  bool Drains() const;
   std::vector<std::unique_ptr<LayerMetrics>> AddMetrics(const std::string& name,
                                                         const Model& model);
   // Whether no other source serves a model of these names.

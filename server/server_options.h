@@ -46,7 +46,6 @@ struct ServerOptions {
   std::string shard_name;
   // How a front calls its shards.
   CallerOptions shard_caller;
-  v1::DType shard_wire_dtype = v1::F32;  // or BF16
   absl::Duration shard_timeout = absl::Seconds(30);
   absl::Duration shard_keepalive = absl::Seconds(1);
   double shard_hedge_percentile = 0;  // 0 = calls are not hedged
@@ -99,6 +98,8 @@ struct ServerOptions {
   absl::Duration repository_poll = absl::ZeroDuration();
 
   int num_compute_threads = 0;  // 0 = what affinity and cgroup quota allow
+  // Of rows between a front and its shards: F32 or BF16.
+  v1::DType shard_wire_dtype = v1::F32;
 
   // How long to answer as usual after a SIGTERM, health apart, so that load
   // balancers can take notice.

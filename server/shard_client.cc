@@ -145,7 +145,8 @@ void ShardClient::Start(const std::shared_ptr<ShardAttempt>& attempt,
   target->stub->UnaryCall(
       &attempt->context, kForwardExperts, grpc::StubOptions(), &request,
       &attempt->answer,
-      [attempt, inbox, metrics = metrics_, rows, target](grpc::Status status) {
+      [attempt, inbox, metrics = metrics_, rows,
+       target](const grpc::Status& status) {
         attempt->end = std::chrono::steady_clock::now();
         attempt->status = FromGrpcStatus(status);
         target->outstanding_rows.fetch_sub(rows, std::memory_order_relaxed);

@@ -31,7 +31,6 @@ bool MayRetry(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kDeadlineExceeded:
       return false;
     default:
       return true;
@@ -254,6 +253,11 @@ void ShardedExperts::TakeEnded(const std::shared_ptr<ShardAttempt>& attempt,
       ->Increment();
   call.status = std::move(status);
   if (!call.running.empty()) return;
+  // gRPC's clock may be a little ahead of ours.
+  if (absl::IsDeadlineExceeded(call.status)) {
+    GiveUp(call, Late(batch));
+    return;
+  }
   if (call.tried.size() >= kMaxAttempts || !MayRetry(call.status)) {
     GiveUp(call, call.status);
     return;
@@ -262,16 +266,19 @@ void ShardedExperts::TakeEnded(const std::shared_ptr<ShardAttempt>& attempt,
   call.next = Clock::now() + kRetryDelays[call.tried.size() - 1];
 }
 
+absl::Status ShardedExperts::Late(const ExpertBatch& batch) const {
+  return batch.deadline <= deadline_
+             ? absl::DeadlineExceededError("not answered in time")
+             : absl::InternalError("no answer within --shard_timeout");
+}
+
 void ShardedExperts::MakeDue(const ExpertBatch& batch) {
   const SteadyTime now = Clock::now();
   for (size_t i = 0; i < calls_.size(); ++i) {
     Call& call = calls_[i];
     if (call.done) continue;
     if (now >= deadline_) {
-      GiveUp(call,
-             now >= batch.deadline
-                 ? absl::DeadlineExceededError("not answered in time")
-                 : absl::InternalError("no answer within --shard_timeout"));
+      GiveUp(call, Late(batch));
     } else if (now >= call.next) {
       const bool hedge = call.next_is_hedge;
       (hedge ? call.shard->metrics().hedges : call.shard->metrics().retries)

@@ -67,6 +67,8 @@ class ShardedExperts final : public ExpertShard {
   void Attempt(Call& call, size_t index, bool hedge);
   void TakeEnded(const std::shared_ptr<ShardAttempt>& attempt,
                  const ExpertBatch& batch, Matrix out);
+  // Why what has not been answered by deadline_ is given up.
+  absl::Status Late(const ExpertBatch& batch) const;
   void MakeDue(const ExpertBatch& batch);
   void GiveUp(Call& call, absl::Status status);
 
