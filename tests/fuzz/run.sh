@@ -2,9 +2,10 @@
 # Usage: tests/fuzz/run.sh SECONDS [TARGET...]
 #
 # Builds the fuzz targets with clang and libFuzzer and runs each one (or those
-# named) for SECONDS, starting from its corpus. Stops at the first crash, with
-# the name of the input: minimise it, add it to the corpus, and fix the bug.
-# New inputs that reach new code stay in build/fuzz/corpus.
+# named) for SECONDS, starting from its corpus, JOBS of them at a time (from the
+# environment, 1). Stops at the first crash, with the name of the input: minimise
+# it, add it to the corpus, and fix the bug. New inputs that reach new code stay
+# in build/fuzz/corpus.
 set -eu
 
 if [ $# -lt 1 ]; then
@@ -35,17 +36,20 @@ if [ $# -eq 0 ]; then
 fi
 cd "$build"
 mkdir -p logs
-for target; do
-  echo "== $target, $seconds s"
-  mkdir -p "corpus/$target"
-  if ! "fuzz/$target" -max_total_time="$seconds" -max_len=16384 -timeout=10 \
+export root seconds
+# 255 tells xargs to start nothing more.
+printf '%s\n' "$@" | xargs -n 1 -P "${JOBS:-1}" sh -c '
+  mkdir -p "corpus/$1"
+  if ! "fuzz/$1" -max_total_time="$seconds" -max_len=16384 -timeout=10 \
     -rss_limit_mb=2048 -print_final_stats=1 -dict="$root/tests/fuzz/json.dict" \
-    "corpus/$target" "$root/tests/fuzz/corpus/$target" \
-    >"logs/$target" 2>&1; then
-    tail -n 40 "logs/$target"
-    echo "run.sh: $target found a bug; the input is in $build" >&2
-    exit 1
+    -artifact_prefix="$1-" "corpus/$1" "$root/tests/fuzz/corpus/$1" \
+    >"logs/$1" 2>&1; then
+    tail -n 40 "logs/$1"
+    echo "run.sh: $1 found a bug; the input is in $PWD, as $1-*" >&2
+    exit 255
   fi
-  grep '^stat::' "logs/$target"
-done
+  executions=$(sed -n "s/^stat::number_of_executed_units: *//p" "logs/$1")
+  coverage=$(sed -n "s/.*\(cov: [0-9]* ft: [0-9]*\).*/\1/p" "logs/$1" | tail -n 1)
+  echo "$1: $seconds s, $executions executions, $coverage"
+' run_target
 echo "no crash"
