@@ -62,9 +62,11 @@ struct MulArgs {
   int64_t group = 0;      // as in PackedLayout; 0 = no scales
   int64_t block = 0;
   DType scale_dtype = DType::kF32;
-  // With every line that is read, the one this many bytes further on is fetched
-  // into the cache.
-  int64_t prefetch = 0;
+  // With the i-th line that is read of panel n, what is at fetch + n *
+  // panel_stride + i * fetch_step is fetched into the cache.
+  const uint8_t* fetch = nullptr;
+  int64_t fetch_step =
+      0;  // bytes; less than a line where strips share the work
 };
 using MulFn = void (*)(const MulArgs& args);
 
@@ -78,7 +80,7 @@ struct UnpackArgs {
   int64_t group = 0;
   int64_t block = 0;
   DType scale_dtype = DType::kF32;
-  int64_t prefetch = 0;  // as in MulArgs
+  const uint8_t* fetch = nullptr;  // line i fetches that at fetch + i * 64
   float* out = nullptr;
 };
 using UnpackFn = void (*)(const UnpackArgs& args);

@@ -46,7 +46,7 @@ constexpr bool Fits(int /*rows*/, int panels) { return panels == 1; }
 inline constexpr int kRows = 12;
 inline constexpr int kFusedRows = 1 << 30;
 constexpr bool Fits(int rows, int panels) {
-  return panels == 1 || rows <= (panels == 2 ? 2 : 6);
+  return panels == 1 || (panels == 2 ? rows <= 2 || rows > 6 : rows <= 6);
 }
 #else
 inline constexpr int kRows = 6;  // AVX2: 12 of 16 registers hold sums
@@ -409,14 +409,16 @@ struct Mul {
   }
 
   // Adds `count` lines to the sums and steps over them.
-  static HWY_INLINE void Lines(int64_t count, int64_t prefetch, Panels& lines,
-                               const float*& a, VF (&sums)[kSums]) {
+  static HWY_INLINE void Lines(int64_t count, int64_t fetch_step, Panels& fetch,
+                               Panels& lines, const float*& a,
+                               VF (&sums)[kSums]) {
     using Steps = std::make_integer_sequence<int, Format::kSteps>;
     using PanelIndices = std::make_integer_sequence<int, kN>;
     const uint8_t* stop = lines.first + count * kLineBytes;
     do {
       if constexpr (!Format::kUnpacked) {
-        Prefetch({lines.first + prefetch, lines.stride}, PanelIndices());
+        Prefetch(fetch, PanelIndices());
+        fetch.first += fetch_step;
       }
       Line(lines, a, sums, Steps());
       lines.first += kLineBytes;
@@ -430,11 +432,13 @@ struct Mul {
     };
     VF sums[kSums];
     const float* a = args.strip + args.k_begin * kR;
+    Panels fetch{args.fetch, args.panel_stride};
     if constexpr (!Format::kScaled) {
       Panels lines{args.panels + lines_of(args.k_begin) * kLineBytes,
                    args.panel_stride};
       LoadSums(args.tile, sums, Sums());
-      Lines(lines_of(args.k_end - args.k_begin), args.prefetch, lines, a, sums);
+      Lines(lines_of(args.k_end - args.k_begin), args.fetch_step, fetch, lines,
+            a, sums);
       StoreSums(sums, args.tile, Sums());
     } else {
       BlockCursor at(args, Format::kSteps);
@@ -442,7 +446,7 @@ struct Mul {
         const int64_t end = std::min(k + args.block, args.k_end);
         ClearSums(sums, Sums());
         Panels lines{at.line, args.panel_stride};
-        Lines(lines_of(end - k), args.prefetch, lines, a, sums);
+        Lines(lines_of(end - k), args.fetch_step, fetch, lines, a, sums);
         at.line = lines.first;
         VF factors[kWide];
         LoadAllScales(args.scale_dtype, {at.scales, args.panel_stride}, factors,
@@ -481,6 +485,7 @@ struct Unpack {
   static void Run(const UnpackArgs& args) {
     using Steps = std::make_integer_sequence<int, Format::kSteps>;
     float* out = args.out;
+    const uint8_t* fetch = args.fetch;
     for (int64_t k = args.k_begin; k < args.k_end;) {
       int64_t end = args.k_end;
       const uint8_t* line = args.panel + k / Format::kSteps * kLineBytes;
@@ -500,7 +505,8 @@ struct Unpack {
         out += kPanelWidth;
       }
       for (; k < end; k += Format::kSteps) {
-        hwy::Prefetch(line + args.prefetch);
+        hwy::Prefetch(fetch);
+        fetch += kLineBytes;
         Line(line, out, Steps());
         line += kLineBytes;
         out += Format::kSteps * kPanelWidth;

@@ -3,9 +3,6 @@
 #if HWY_ARCH_X86_64
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <limits>
 
 #include "experts/kernels/digits.h"
 
@@ -15,144 +12,10 @@ MOE_BEFORE_X86()
 
 namespace {
 
-// Split: a strip is [k / 32][part][row][32] bf16.
-constexpr int kParts = 3;
-constexpr int64_t kSplitSteps = 32;  // of a row of a tile
-
-int64_t SplitFloats(int64_t k, int64_t /*block*/) {
-  return (k + kSplitSteps - 1) / kSplitSteps * kSplitSteps * kParts / 2;
-}
-
-// The upper halves of 32 floats.
-HWY_INLINE __m512i UpperHalves(__m512 a, __m512 b) {
-  const __m512i upper_of_lower = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
-  const __m512i upper_of_upper = _mm512_srli_epi32(_mm512_castps_si512(b), 16);
-  return _mm512_inserti64x4(
-      _mm512_castsi256_si512(_mm512_cvtepi32_epi16(upper_of_lower)),
-      _mm512_cvtepi32_epi16(upper_of_upper), 1);
-}
-
-HWY_INLINE __m512 Truncate(__m512 x) {
-  return _mm512_castsi512_ps(
-      _mm512_and_si512(_mm512_castps_si512(x),
-                       _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
-}
-
-// Cutting 16 bits off twice leaves three parts of 8 significant bits, exactly.
-void PackSplit(const PackRowsArgs& args) {
-  auto* strip = reinterpret_cast<uint16_t*>(args.strip);
-  for (int64_t r = 0; r < args.num_rows; ++r) {
-    const __m512 factor =
-        _mm512_set1_ps(args.scales != nullptr ? args.scales[r] : 1.0F);
-    for (int64_t k = 0; k < args.k; k += kSplitSteps) {
-      const int64_t steps = std::min(kSplitSteps, args.k - k);
-      const auto mask = static_cast<uint32_t>((uint64_t{1} << steps) - 1);
-      const float* row = args.rows[r] + k;
-      __m512 a = _mm512_mul_ps(
-          _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), row), factor);
-      __m512 b = _mm512_mul_ps(
-          _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), row + 16),
-          factor);
-      for (int part = 0; part < kParts; ++part) {
-        _mm512_store_si512(
-            strip + ((k / kSplitSteps * kParts + part) * args.num_rows + r) *
-                        kSplitSteps,
-            UpperHalves(a, b));
-        a = _mm512_sub_ps(a, Truncate(a));
-        b = _mm512_sub_ps(b, Truncate(b));
-      }
-    }
-  }
-}
-
-// For compilers, tile instructions don't read memory: what was written before
-// this is really there.
-HWY_INLINE void WriteAll() {
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-}
-
-// Weights of a tile: 16 lines of bf16, or of signed bytes.
+// Weights of a tile: 16 lines of signed bytes.
 struct alignas(64) TileLines {
   uint8_t bytes[16 * kLineBytes];
 };
-
-template <int kPanels>
-void MulSplit(const MulArgs& args) {
-  constexpr int64_t kTileBytes = 16 * kLineBytes;
-  constexpr int64_t kStepsPerLine = 2;
-  const TileShapes shapes(4, args.rows, kLineBytes);
-  WriteAll();
-  _tile_loadconfig(&shapes);
-  float* tile = args.tile;
-  const int64_t tile_floats = args.rows * kPanelWidth;
-  _tile_loadd(0, tile, kLineBytes);
-  if constexpr (kPanels > 1) _tile_loadd(1, tile + tile_floats, kLineBytes);
-  if constexpr (kPanels > 2) {
-    _tile_loadd(2, tile + 2 * tile_floats, kLineBytes);
-    _tile_loadd(3, tile + 3 * tile_floats, kLineBytes);
-  }
-  const int64_t part_bytes = args.rows * kLineBytes;
-  const auto* strip = reinterpret_cast<const uint8_t*>(args.strip) +
-                      args.k_begin / kSplitSteps * kParts * part_bytes;
-  const uint8_t* lines =
-      args.panels + args.k_begin / kStepsPerLine * kLineBytes;
-  TileLines last[kPanels];
-  int64_t stride = args.panel_stride;
-  for (int64_t k = args.k_begin; k < args.k_end; k += kSplitSteps) {
-    const int64_t num_lines =
-        (std::min(kSplitSteps, args.k_end - k) + kStepsPerLine - 1) /
-        kStepsPerLine;
-    if (num_lines < 16) {
-      std::memset(last, 0, sizeof(last));
-      for (int p = 0; p < kPanels; ++p) {
-        std::memcpy(last[p].bytes, lines + p * stride, num_lines * kLineBytes);
-      }
-      lines = last[0].bytes;
-      stride = sizeof(TileLines);
-      WriteAll();
-    }
-    if (args.prefetch != 0) {
-      for (int p = 0; p < kPanels; ++p) {
-        const uint8_t* ahead = lines + p * stride + args.prefetch;
-        for (int i = 0; i < 16; ++i) {
-          _mm_prefetch(ahead + i * kLineBytes, _MM_HINT_T1);
-        }
-      }
-    }
-    _tile_loadd(4, strip, kLineBytes);
-    _tile_loadd(5, strip + part_bytes, kLineBytes);
-    _tile_loadd(6, strip + 2 * part_bytes, kLineBytes);
-    _tile_loadd(7, lines, kLineBytes);
-    _tile_dpbf16ps(0, 4, 7);
-    _tile_dpbf16ps(0, 5, 7);
-    _tile_dpbf16ps(0, 6, 7);
-    if constexpr (kPanels > 1) {
-      _tile_loadd(7, lines + stride, kLineBytes);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_dpbf16ps(1, 5, 7);
-      _tile_dpbf16ps(1, 6, 7);
-    }
-    if constexpr (kPanels > 2) {
-      _tile_loadd(7, lines + 2 * stride, kLineBytes);
-      _tile_dpbf16ps(2, 4, 7);
-      _tile_dpbf16ps(2, 5, 7);
-      _tile_dpbf16ps(2, 6, 7);
-      _tile_loadd(7, lines + 3 * stride, kLineBytes);
-      _tile_dpbf16ps(3, 4, 7);
-      _tile_dpbf16ps(3, 5, 7);
-      _tile_dpbf16ps(3, 6, 7);
-    }
-    strip += kParts * part_bytes;
-    lines += kTileBytes;
-  }
-  _tile_stored(0, tile, kLineBytes);
-  if constexpr (kPanels > 1) _tile_stored(1, tile + tile_floats, kLineBytes);
-  if constexpr (kPanels > 2) {
-    _tile_stored(2, tile + 2 * tile_floats, kLineBytes);
-    _tile_stored(3, tile + 3 * tile_floats, kLineBytes);
-  }
-  _tile_release();
-}
 
 // The signed codes of `steps` steps from `line` on, as a tile.
 template <class Format>
@@ -269,7 +132,8 @@ class DigitTiles {
         terms_(reinterpret_cast<const DigitTerms*>(strip_ + DigitBytes(args.k) *
                                                                 args.rows) +
                args.k_begin / args.block * args.rows),
-        at_(args, kStepsPerLine) {}
+        at_(args, kStepsPerLine),
+        fetch_(args.fetch) {}
 
   void Run() {
     const TileShapes shapes(6, TileRows<kTiles>(args_.rows), tile_steps_);
@@ -308,10 +172,8 @@ class DigitTiles {
     for (; k < end; k += tile_steps_) {
       const int64_t num_lines =
           (std::min(tile_steps_, end - k) + kStepsPerLine - 1) / kStepsPerLine;
-      if (args_.prefetch != 0) {
-        for (int64_t i = 0; i < num_lines; ++i) {
-          _mm_prefetch(at_.line + args_.prefetch + i * kLineBytes, _MM_HINT_T0);
-        }
+      for (int64_t i = 0; i < num_lines; ++i, fetch_ += args_.fetch_step) {
+        _mm_prefetch(fetch_, _MM_HINT_T0);
       }
       AddTile<kSet, kTiles>(
           WeightTile<Format>(at_.line, num_lines, tile_lines, scratch_),
@@ -330,6 +192,7 @@ class DigitTiles {
   const uint8_t* strip_;
   const DigitTerms* terms_;
   BlockCursor at_;
+  const uint8_t* fetch_;
   TileLines scratch_;
 };
 
@@ -366,19 +229,10 @@ void UseAmx(Kernels& kernels) {
   UseTiles<Int8Digits>(kernels);
   UseTiles<Int4Digits>(kernels);
   UseTiles<Mxfp4Digits>(kernels);
-
-  FormatKernels& bf16 = kernels[WeightFormat::kBF16];
-  bf16 = FormatKernels();
-  bf16.max_rows = 16;
-  bf16.cut_steps = 512;
-  bf16.strip_floats = &SplitFloats;
-  bf16.pack_rows = &PackSplit;
-  bf16.fused_rows = std::numeric_limits<int>::max();
-  for (int rows = 1; rows <= bf16.max_rows; ++rows) {
-    bf16.mul[rows][0] = &MulSplit<1>;
-    bf16.mul[rows][1] = &MulSplit<2>;
-    bf16.mul[rows][2] = &MulSplit<4>;
-  }
+  UseSplit(kernels);
+  // To widen each code costs these CPUs more than scratch memory does once some
+  // strips share it: 128 rows took 389 ms of 451, 32 as long as before.
+  kernels[WeightFormat::kFp8].fused_rows = 48;
 }
 
 }  // namespace moe

@@ -143,10 +143,10 @@ struct VnniMul {
      ...);
   }
   template <int n>
-  static HWY_INLINE void AddPanel(const uint8_t* line, int64_t prefetch,
+  static HWY_INLINE void AddPanel(const uint8_t* line, const uint8_t* fetch,
                                   const uint8_t* digits,
                                   __m512i (&sums)[kSums]) {
-    __builtin_prefetch(line + prefetch);
+    __builtin_prefetch(fetch);
     __m512i quads[Format::kQuads];
     Format::Load(line, quads);
     AddQuad<n>(quads[0], digits, sums, DigitRows());
@@ -155,10 +155,10 @@ struct VnniMul {
     }
   }
   template <int... n>
-  static HWY_INLINE void AddLine(const uint8_t* line, int64_t stride,
-                                 int64_t prefetch, const uint8_t* digits,
+  static HWY_INLINE void AddLine(const uint8_t* line, const uint8_t* fetch,
+                                 int64_t stride, const uint8_t* digits,
                                  __m512i (&sums)[kSums], Indices<n...>) {
-    (AddPanel<n>(line + n * stride, prefetch, digits, sums), ...);
+    (AddPanel<n>(line + n * stride, fetch + n * stride, digits, sums), ...);
   }
 
   template <int n, int... r>
@@ -191,6 +191,7 @@ struct VnniMul {
         reinterpret_cast<const DigitTerms*>(strip + DigitBytes(args.k) * kR) +
         args.k_begin / args.block * kR;
     BlockCursor at(args, kStepsPerLine);
+    const uint8_t* fetch = args.fetch;
     for (int64_t k = args.k_begin; k < args.k_end;) {
       const int64_t end = std::min(k + args.block, args.k_end);
       __m512i sums[kSums];
@@ -203,9 +204,9 @@ struct VnniMul {
         const uint8_t* stop =
             at.line + (steps + kStepsPerLine - 1) / kStepsPerLine * kLineBytes;
         do {
-          AddLine(at.line, args.panel_stride, args.prefetch, digits, sums,
-                  Panels());
+          AddLine(at.line, fetch, args.panel_stride, digits, sums, Panels());
           at.line += kLineBytes;
+          fetch += args.fetch_step;
           digits += kStepsPerLine;
         } while (at.line != stop);
         k += steps;

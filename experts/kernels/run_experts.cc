@@ -45,10 +45,11 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Multiplies `count` adjacent panels by one strip, as many at a time as there
 // are kernels for.
 void MulStrip(const MulFn (&muls)[3], int64_t count, bool stream,
-              int64_t steps_per_line, MulArgs args, float* tile) {
+              const PackedLayout& layout, MulArgs args, float* tile) {
   const int64_t k_begin = args.k_begin;
   const int64_t k_end = args.k_end;
   const uint8_t* first = args.panels;
+  const uint8_t* fetch = args.fetch;
   for (int64_t p = 0; p < count;) {
     int log_panels = 2;
     // There always is one for a single panel.
@@ -63,19 +64,22 @@ void MulStrip(const MulFn (&muls)[3], int64_t count, bool stream,
       // The last part fetches the panels that come next.
       const int64_t ahead = kPrefetchBytes >> log_panels;
       const int64_t last_part =
-          std::max<int64_t>(0, k_end - ahead / kLineBytes * steps_per_line) /
+          std::max<int64_t>(
+              0, k_end - ahead / kLineBytes * layout.steps_per_line()) /
           kCutAlignment * kCutAlignment;
-      args.prefetch = ahead;
+      args.fetch = args.panels + ahead;
       if (last_part > 0) {
         args.k_end = last_part;
         muls[log_panels](args);
       }
       args.k_begin = last_part;
       args.k_end = k_end;
-      args.prefetch += (at_once - 1) * args.panel_stride;
+      args.fetch = args.panels + layout.line_offset(last_part) + ahead +
+                   (at_once - 1) * args.panel_stride;
       muls[log_panels](args);
       args.k_begin = k_begin;
     } else {
+      args.fetch = fetch + p * args.panel_stride;
       muls[log_panels](args);
     }
     p += at_once;
@@ -256,10 +260,13 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
   // A single strip needs each weight once: the whole of k, to stream few panels
   // at a time. More strips share a cut of k of all panels while their part of
   // it is in the L2 cache.
-  const bool stream = task.end_strip - task.first_strip == 1 && !unpack;
+  const int64_t num_strips = task.end_strip - task.first_strip;
+  const bool stream = num_strips == 1 && !unpack;
   const int64_t cut = stream ? k_end : unpack ? kUnpackSteps : format.cut_steps;
   for (int64_t k = 0; k < k_end; k += cut) {
     const int64_t end = std::min(k + cut, k_end);
+    const int64_t cut_begin = layout.line_offset(k);
+    const int64_t cut_end = layout.line_offset(end);
     MulArgs args;
     args.panel_stride = panel_bytes;
     args.k_begin = k;
@@ -268,6 +275,9 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
     args.group = layout.group;
     args.block = layout.block();
     args.scale_dtype = layout.scale_dtype;
+    args.fetch_step =
+        CeilDiv(cut_end - cut_begin,
+                CeilDiv(end - k, layout.steps_per_line()) * num_strips);
     if (unpack) {
       args.panel_stride = kUnpackedPanel * sizeof(float);
       args.k_begin = 0;
@@ -282,8 +292,7 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
       // cut of the first one after the last one.
       const int64_t to_next = p + count < num_panels || end == k_end
                                   ? count * panel_bytes
-                                  : layout.line_offset(end) -
-                                        layout.line_offset(k) - p * panel_bytes;
+                                  : cut_end - cut_begin - p * panel_bytes;
       args.panels = panels;
       if (unpack) {
         UnpackArgs from;
@@ -292,9 +301,9 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
         from.group = layout.group;
         from.block = layout.block();
         from.scale_dtype = layout.scale_dtype;
-        from.prefetch = to_next;
         for (int64_t i = 0; i < count; ++i) {
           from.panel = panels + i * panel_bytes;
+          from.fetch = from.panel + layout.line_offset(k) + to_next;
           from.out = unpacked + i * kUnpackedPanel;
           format.unpack(from);
         }
@@ -304,9 +313,11 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
         const int64_t begin = strips.Begin(s);
         args.rows = strips.Rows(s);
         args.strip = phase.inputs[begin] + (unpack ? k * args.rows : 0);
-        // The first strip to come fetches for all.
-        args.prefetch = s == task.first_strip && !unpack ? to_next : 0;
-        MulStrip(muls[args.rows], count, stream, layout.steps_per_line(), args,
+        // Each strip fetches its part of the panels to come.
+        args.fetch =
+            panels + to_next + cut_begin +
+            (s - task.first_strip) * (cut_end - cut_begin) / num_strips;
+        MulStrip(muls[args.rows], count, stream, layout, args,
                  tiles + (p * rows_of_task + (begin - first_row) * count) *
                              kPanelWidth);
       }

@@ -15,6 +15,7 @@
 
 #include <immintrin.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "experts/kernels/kernels.h"
@@ -36,8 +37,9 @@ bool CpuHasAmx();
 // Replaces the kernels of bf16, int8, int4 and mxfp4 in a table for AVX-512.
 // Requires: CpuHasAmx().
 void UseAmx(Kernels& kernels);
-// Part of it: few rows of int8, int4 and mxfp4.
+// Parts of it: few rows of int8, int4 and mxfp4; all of bf16.
 void UseVnni(Kernels& kernels);
+void UseSplit(Kernels& kernels);
 
 // Of the 8 tile registers: [0, sums) hold sums, the last one holds weights, the
 // ones between activations.
@@ -58,6 +60,10 @@ struct alignas(64) TileShapes {
     }
   }
 };
+
+// For compilers, tile instructions don't read memory: what was written before
+// this is really there.
+inline void WriteAll() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
 }  // namespace moe
 
