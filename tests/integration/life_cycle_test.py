@@ -196,5 +196,15 @@ class DrainTest(unittest.TestCase):
             self.assertEqual(server.wait(), 0, server.stderr())
 
 
+class ThreadsTest(unittest.TestCase):
+    def test_one_cpu_by_affinity_gives_one_compute_thread(self):
+        allowed = os.sched_getaffinity(0)
+        self.addCleanup(os.sched_setaffinity, 0, allowed)
+        os.sched_setaffinity(0, {min(allowed)})
+        with harness.Server("--demo") as server:
+            self.assertEqual(server.metrics()["moe_compute_threads"], 1)
+            self.assertIn("1 compute threads (affinity 1 CPUs", server.stderr())
+
+
 if __name__ == "__main__":
     unittest.main()
