@@ -51,6 +51,7 @@ class Assembler {
       parts = std::move(routed);
       parts.experts = PackHeld(spec, opened);
     } else {
+      parts.leave_out_missing = options_.part.leave_out_missing;
       SpreadExperts spread;
       spread.layer = &spec;
       spread.fingerprints = Fingerprints(spec, opened.experts);

@@ -39,6 +39,11 @@ class Dispatch {
   // [tokens * top_k]: assignment of each pair, kSkipped or kIdentity.
   absl::Span<const int32_t> assignments() const { return assignments_; }
 
+  // Takes a pair out of the sum: its assignment, if it has one, is not used.
+  void Skip(int64_t pair) {
+    assignments_[static_cast<size_t>(pair)] = kSkipped;
+  }
+
   // The work for the experts. hidden_states: [tokens, d_model], must outlive
   // the result, as must this object.
   ExpertBatch Batch(ConstMatrix hidden_states) const;

@@ -71,6 +71,7 @@ void FfnLayer::Route(ConstMatrix hidden_states, LayerWorkspace& workspace,
   const int64_t tokens = hidden_states.rows();
   LayerWorkspace& w = workspace;
   w.failed_experts_.clear();
+  w.left_out_.clear();
   const Matrix logits(w.logits_memory_.Grow(tokens * num_experts()), tokens,
                       num_experts());
   const MatrixView<int32_t> ids(w.ids_memory_.Grow(tokens * top_k()), tokens,
@@ -100,6 +101,7 @@ absl::Status FfnLayer::Forward(ConstMatrix hidden_states, const Routing* given,
   w.routing_ = Routing{};
   w.logits_ = ConstMatrix();
   w.failed_experts_.clear();
+  w.left_out_.clear();
   bool* finite = w.finite_.Grow(tokens);
   ForRows(w.experts_.executor(), tokens, [&](int64_t first, int64_t count) {
     for (int64_t t = first; t < first + count; ++t) {
@@ -158,7 +160,7 @@ absl::Status FfnLayer::RunRoutedExperts(ConstMatrix hidden_states,
     ExpertBatch batch = w.dispatch_.Batch(hidden_states);
     batch.deadline = w.deadline_;
     MOE_RETURN_IF_ERROR(parts_.experts->Forward(batch, expert_outputs));
-    if (!parts_.experts->AllRan()) FindFailedExperts(w);
+    if (!parts_.experts->AllRan()) HandleMissing(w);
   }
   StageTimer timer(stats, Stage::kCombine);
   ForRows(w.experts_.executor(), out.rows(), [&](int64_t first, int64_t count) {
@@ -168,22 +170,71 @@ absl::Status FfnLayer::RunRoutedExperts(ConstMatrix hidden_states,
   return absl::OkStatus();
 }
 
-void FfnLayer::FindFailedExperts(LayerWorkspace& workspace) const {
-  const MatrixView<const int32_t> ids = workspace.routing_.ids;
-  std::vector<bool> failed;
-  for (int64_t e = 0; e < rule().num_ffn_experts(); ++e) {
-    failed.push_back(!parts_.experts->ExpertStatus(e).ok());
+void FfnLayer::HandleMissing(LayerWorkspace& workspace) const {
+  LayerWorkspace& w = workspace;
+  std::vector<bool> missing;
+  for (int64_t e = 0; e < rule().num_experts; ++e) {
+    missing.push_back(e < rule().num_ffn_experts() &&
+                      !parts_.experts->ExpertStatus(e).ok());
   }
-  workspace.failed_experts_.assign(static_cast<size_t>(ids.rows()), -1);
+  if (parts_.leave_out_missing &&
+      rule().placement == WeightPlacement::kOutput) {
+    LeaveOutMissing(missing, w);
+  }
+  const MatrixView<const int32_t> ids = w.routing_.ids;
+  w.failed_experts_.assign(static_cast<size_t>(ids.rows()), -1);
   for (int64_t t = 0; t < ids.rows(); ++t) {
     const int32_t* end = ids.Row(t) + ids.cols();
     const int32_t* first = std::find_if(ids.Row(t), end, [&](int32_t id) {
-      return id >= 0 && id < rule().num_ffn_experts() &&
-             failed[static_cast<size_t>(id)];
+      return id >= 0 && missing[static_cast<size_t>(id)];
     });
-    if (first != end)
-      workspace.failed_experts_[static_cast<size_t>(t)] = *first;
+    if (first != end) w.failed_experts_[static_cast<size_t>(t)] = *first;
   }
+}
+
+void FfnLayer::LeaveOutMissing(const std::vector<bool>& missing,
+                               LayerWorkspace& workspace) const {
+  LayerWorkspace& w = workspace;
+  const Routing given = w.routing_;
+  const int64_t tokens = given.ids.rows();
+  const int64_t k = given.ids.cols();
+  // The router's own memory, or as much beside what the caller gave.
+  const MatrixView<int32_t> ids(w.ids_memory_.Grow(tokens * k), tokens, k);
+  const Matrix weights(w.weights_memory_.Grow(tokens * k), tokens, k);
+  if (ids.data() != given.ids.data()) {
+    std::copy_n(given.ids.data(), tokens * k, ids.data());
+    std::copy_n(given.weights.data(), tokens * k, weights.data());
+  }
+  w.left_out_.assign(static_cast<size_t>(tokens), 0);
+  for (int64_t t = 0; t < tokens; ++t) {
+    float all = 0;
+    float present = 0;
+    int32_t left_out = 0;
+    for (int64_t j = 0; j < k; ++j) {
+      const int32_t id = ids.Row(t)[j];
+      if (id < 0) continue;
+      all += weights.Row(t)[j];
+      if (missing[static_cast<size_t>(id)]) {
+        ++left_out;
+      } else {
+        present += weights.Row(t)[j];
+      }
+    }
+    // With nothing left, or weights that cancel, the token fails.
+    if (left_out == 0 || present == 0) continue;
+    w.left_out_[static_cast<size_t>(t)] = left_out;
+    for (int64_t j = 0; j < k; ++j) {
+      int32_t& id = ids.Row(t)[j];
+      if (id >= 0 && missing[static_cast<size_t>(id)]) {
+        w.dispatch_.Skip(t * k + j);
+        id = -1;
+        weights.Row(t)[j] = 0;
+      } else {
+        weights.Row(t)[j] *= all / present;
+      }
+    }
+  }
+  w.routing_ = Routing{.ids = ids, .weights = weights};
 }
 
 absl::Status FfnLayer::AddSharedExpert(ConstMatrix hidden_states,

@@ -62,6 +62,9 @@ class LayerWorkspace {
   // After Forward: for each token the first of its experts that has not been
   // run, or -1; empty if all have. [tokens]
   absl::Span<const int32_t> failed_experts() const { return failed_experts_; }
+  // After Forward: for each token how many of its experts were left out; empty
+  // if none were. Their ids in routing() are -1. [tokens]
+  absl::Span<const int32_t> left_out() const { return left_out_; }
 
   // When nobody waits for the results of later calls any more.
   void SetDeadline(std::chrono::steady_clock::time_point deadline) {
@@ -85,6 +88,7 @@ class LayerWorkspace {
   AlignedBuffer<float> shared_gates_;
   AlignedBuffer<bool> finite_;
   std::vector<int32_t> failed_experts_;
+  std::vector<int32_t> left_out_;
   std::chrono::steady_clock::time_point deadline_ =
       std::chrono::steady_clock::time_point::max();
 };
@@ -106,6 +110,11 @@ struct FfnLayerParts {
   std::unique_ptr<ExpertShard> shared_expert;
   // [1, d_model]: the shared expert's output is scaled by sigmoid(x . gate).
   std::optional<Gate> shared_expert_gate;
+  // Leave out experts that could not be run, and scale the routing weights of
+  // the others so that they have the same sum. Where weights act on the input
+  // of experts, and for tokens of which no expert is left, tokens fail instead,
+  // as they do without this.
+  bool leave_out_missing = false;
 };
 
 // Thread-safety: Forward and Route are for one thread at a time (the shards own
@@ -118,6 +127,8 @@ class FfnLayer {
   bool dense() const { return !parts_.rule.has_value(); }
   // Whether it chooses experts itself.
   bool has_router() const { return parts_.gate.has_value(); }
+  // Whether answers may lack experts; see FfnLayerParts.
+  bool may_leave_out() const { return parts_.leave_out_missing; }
   int64_t d_model() const {
     return has_router() ? parts_.gate->d_model() : expert_spec().d_model;
   }
@@ -158,8 +169,10 @@ class FfnLayer {
   absl::Status RunRoutedExperts(ConstMatrix hidden_states,
                                 LayerWorkspace& workspace, Matrix out,
                                 ForwardStats& stats) const;
-  // Fills workspace.failed_experts_.
-  void FindFailedExperts(LayerWorkspace& workspace) const;
+  // Fills workspace.failed_experts_, or leaves experts out.
+  void HandleMissing(LayerWorkspace& workspace) const;
+  void LeaveOutMissing(const std::vector<bool>& missing,
+                       LayerWorkspace& workspace) const;
   absl::Status AddSharedExpert(ConstMatrix hidden_states,
                                LayerWorkspace& workspace, Matrix out) const;
 

@@ -75,6 +75,9 @@ struct ModelPart {
   std::function<absl::StatusOr<std::unique_ptr<ExpertShard>>(SpreadExperts)>
       connect;
 
+  // Of a front: see FfnLayerParts.
+  bool leave_out_missing = false;
+
   bool shard() const { return held_experts != nullptr && connect == nullptr; }
 };
 

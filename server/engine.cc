@@ -1,6 +1,7 @@
 #include "server/engine.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -266,7 +267,8 @@ void Engine::EncodeBatch(const Batch& batch, const absl::Status& computed,
          .routing = {.ids = rows_of(result.routing.ids, first, slice.count),
                      .weights =
                          rows_of(result.routing.weights, first, slice.count)},
-         .router_logits = rows_of(result.router_logits, first, slice.count)});
+         .router_logits = rows_of(result.router_logits, first, slice.count),
+         .left_out = LeftOut(first, slice.count)});
   }
 }
 
@@ -279,6 +281,15 @@ absl::Status Engine::CheckExperts(const FfnLayer& ffn, int64_t first,
     if (expert >= 0) return ffn.experts().ExpertStatus(expert);
   }
   return absl::OkStatus();
+}
+
+int64_t Engine::LeftOut(int64_t first, int64_t count) const {
+  const absl::Span<const int32_t> left_out = workspace_.left_out();
+  if (left_out.empty()) return 0;
+  const auto begin = left_out.begin() + first;
+  const auto sum = std::accumulate(begin, begin + count, int64_t{0});
+  if (sum > 0) metrics_->LeftOut(sum);
+  return sum;
 }
 
 void Engine::CountStatistics(const Batch& batch, SteadyTime start,

@@ -32,6 +32,9 @@ struct EngineResult {
   ConstMatrix output;         // [rows, d_model]; empty for route_only
   Routing routing;            // [rows, k]; empty for dense layers
   ConstMatrix router_logits;  // [rows, num_experts]; route_only
+  // (row, expert) pairs that were chosen and left out, since the expert could
+  // not be run.
+  int64_t left_out = 0;
 };
 
 // A request on its way through the engine: what to run, and whom to tell.
@@ -132,6 +135,8 @@ class Engine {
   // Whether the experts of rows of the batch have all been run.
   absl::Status CheckExperts(const FfnLayer& ffn, int64_t first,
                             int64_t count) const;
+  // Pairs of rows of the batch whose experts were left out.
+  int64_t LeftOut(int64_t first, int64_t count) const;
   // start: of the batch; encode: of the writing of its rows.
   void CountStatistics(const Batch& batch, SteadyTime start, SteadyTime encode,
                        SteadyTime end) const;

@@ -335,6 +335,11 @@ Metrics::Metrics(ExpertMetrics detail, absl::string_view isa)
       OneGauge(r, "moe_machine_flops_per_second",
                "Floating point operations per second at most, measured at the "
                "start; 0 = it was not.");
+  left_out_experts_ =
+      &CounterFamily(r, "moe_left_out_experts_total",
+                     "Experts that tokens had chosen and that were left out, "
+                     "since no replica of their shard answered.")
+           .Add({});
   shard_up_ = &GaugeFamily(
       r, "moe_shard_up",
       "1 = a replica of the shard answers and holds what it should.");

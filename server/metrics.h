@@ -197,6 +197,9 @@ class Metrics {
   // One batch through one layer, whatever was asked of it.
   void BatchDone(const ForwardStats& stats, double decode_seconds,
                  double encode_seconds, int64_t tokens, int64_t requests);
+  void LeftOut(int64_t experts) {
+    left_out_experts_->Increment(static_cast<double>(experts));
+  }
   void QueueWait(double seconds) { queue_wait_->Observe(seconds); }
   void SetQueueTokens(int64_t tokens) {
     queue_tokens_->Set(static_cast<double>(tokens));
@@ -237,6 +240,7 @@ class Metrics {
   prometheus::Histogram* batch_requests_;
   prometheus::Counter* tokens_;
   prometheus::Counter* nonfinite_rows_;
+  prometheus::Counter* left_out_experts_;
   prometheus::Gauge* queue_tokens_;
   prometheus::Gauge* queue_bytes_;
   prometheus::Gauge* max_queue_tokens_;

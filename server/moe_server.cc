@@ -73,6 +73,11 @@ ABSL_FLAG(absl::Duration, shard_keepalive, absl::Seconds(1),
 ABSL_FLAG(double, shard_hedge_percentile, 0,
           "A call to a shard that takes longer than this percentile of those "
           "before it is made a second time, at another replica; 0 = never.");
+ABSL_FLAG(
+    std::string, missing_experts, "fail",
+    "What a front does with tokens whose experts are on a shard that does "
+    "not answer: fail, or renormalize: leave these experts out, scale the "
+    "weights of the others, and say so in the answer.");
 ABSL_FLAG(std::string, shard_token_file, "",
           "File whose first line a front sends to shards as bearer token.");
 ABSL_FLAG(bool, shard_tls, false, "A front calls its shards over TLS.");
@@ -165,6 +170,12 @@ absl::Status ShardOptionsFromFlags(ServerOptions* options) {
   options->shard_timeout = absl::GetFlag(FLAGS_shard_timeout);
   options->shard_keepalive = absl::GetFlag(FLAGS_shard_keepalive);
   options->shard_hedge_percentile = absl::GetFlag(FLAGS_shard_hedge_percentile);
+  const std::string missing = absl::GetFlag(FLAGS_missing_experts);
+  if (missing != "fail" && missing != "renormalize") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--missing_experts: want fail or renormalize, got \"", missing, "\""));
+  }
+  options->leave_out_missing = missing == "renormalize";
   options->shard_caller = {
       .tls = absl::GetFlag(FLAGS_shard_tls),
       .ca_file = absl::GetFlag(FLAGS_shard_tls_ca_file),

@@ -227,6 +227,7 @@ ModelPart Server::PartOf(const std::string& model) {
     };
   }
   if (fleet_ != nullptr) {
+    part.leave_out_missing = options_.leave_out_missing;
     part.connect = [this, model](SpreadExperts experts) {
       return fleet_->Connect(model, std::move(experts));
     };

@@ -49,6 +49,8 @@ struct ServerOptions {
   absl::Duration shard_timeout = absl::Seconds(30);
   absl::Duration shard_keepalive = absl::Seconds(1);
   double shard_hedge_percentile = 0;  // 0 = calls are not hedged
+  // Leave out experts of shards that do not answer, instead of failing.
+  bool leave_out_missing = false;
 
   bool front() const { return !shards_file.empty() && shard_name.empty(); }
   bool shard() const {

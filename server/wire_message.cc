@@ -145,6 +145,9 @@ void AnswerBytes::Reserve(absl::string_view fields,
   }
   parts.front().before.insert(0, fields.data(), fields.size());
   Reserve(parts, inside_field);
+  fields_end_ = places_.front().data -
+                static_cast<int64_t>(parts.front().before.size()) +
+                static_cast<int64_t>(fields.size());
 }
 
 void AnswerBytes::Reserve(absl::Span<const Rows> rows, int inside_field) {

@@ -93,6 +93,9 @@ class AnswerBytes {
   // Makes room for a message that is made of `rows`, in order.
   void Reserve(absl::Span<const Rows> rows, int inside_field);
 
+  // Where the fields end that were there as bytes: the last of them may still
+  // be written.
+  char* FieldsEnd() const { return fields_end_; }
   // Where row `row` of the tensor that was planned as number `index` goes.
   char* Row(size_t index, int64_t row) const;
 
@@ -105,6 +108,7 @@ class AnswerBytes {
     int64_t row_bytes;
   };
   grpc::Slice slice_;
+  char* fields_end_ = nullptr;
   std::vector<Place> places_;
 };
 

@@ -123,6 +123,10 @@ void WireRequest::DecodeRouting(int64_t first, MatrixView<int32_t> ids,
 
 void WireRequest::Encode(int64_t first, const EngineResult& rows) {
   if (first == 0) LayOut(answer_);
+  if (rows.left_out > 0) {
+    left_out_ += rows.left_out;
+    MarkLeftOut(left_out_, answer_);
+  }
   for (size_t i = 0; i < parts_.size(); ++i) {
     char* to = answer_.Row(i, first);
     switch (parts_[i]) {
@@ -152,11 +156,30 @@ void MoeWireRequest::LayOut(AnswerBytes& answer) const {
   }
   constexpr int kRequestIdField = v1::ForwardResponse::kRequestIdFieldNumber;
   static_assert(kRequestIdField == v1::RouteResponse::kRequestIdFieldNumber);
-  answer.Reserve(
-      request_id_.empty()
-          ? ""
-          : FieldHead(kRequestIdField, request_id_.size()) + request_id_,
-      plans, answer_field_);
+  std::string fields;
+  if (!request_id_.empty()) {
+    fields = FieldHead(kRequestIdField, request_id_.size()) + request_id_;
+  }
+  if (MarksLeftOut()) {
+    constexpr int kFixed32 = 5;  // wire type
+    fields += static_cast<char>(
+        v1::ForwardResponse::kLeftOutExpertsFieldNumber << 3 | kFixed32);
+    fields.append(sizeof(uint32_t), '\0');
+  }
+  answer.Reserve(fields, plans, answer_field_);
+}
+
+bool MoeWireRequest::MarksLeftOut() const {
+  return ffn().may_leave_out() && !key.route_only;
+}
+
+void MoeWireRequest::MarkLeftOut(int64_t experts, AnswerBytes& answer) const {
+  if (!MarksLeftOut()) return;
+  // Little-endian, whatever this machine is.
+  char* to = answer.FieldsEnd() - sizeof(uint32_t);
+  for (size_t i = 0; i < sizeof(uint32_t); ++i) {
+    to[i] = static_cast<char>(experts >> (8 * i) & 0xff);
+  }
 }
 
 absl::Status ForwardWireRequest::Prepare(const grpc::ByteBuffer& message,

@@ -77,6 +77,10 @@ class WireRequest : public EngineRequest {
 
   // Makes room in `answer` for all answer_parts(), in their order.
   virtual void LayOut(AnswerBytes& answer) const = 0;
+  // Notes how many experts have been left out so far, if protocol and layer
+  // have a place for it.
+  virtual void MarkLeftOut(int64_t /*experts*/, AnswerBytes& /*answer*/) const {
+  }
   absl::Span<const AnswerPart> answer_parts() const { return parts_; }
   // Of a part: [tokens, columns].
   v1::DType DTypeOf(AnswerPart part) const;
@@ -92,6 +96,7 @@ class WireRequest : public EngineRequest {
   absl::InlinedVector<AnswerPart, 4> parts_;
   v1::DType output_dtype_ = v1::F32;
   AnswerBytes answer_;
+  int64_t left_out_ = 0;
 };
 
 // A request of moe.v1.
@@ -101,6 +106,9 @@ class MoeWireRequest : public WireRequest {
   explicit MoeWireRequest(int answer_field) : answer_field_(answer_field) {}
 
   void LayOut(AnswerBytes& answer) const final;
+  void MarkLeftOut(int64_t experts, AnswerBytes& answer) const final;
+  // Whether answers have a field for experts that were left out.
+  bool MarksLeftOut() const;
   // The field of the answer that holds a part.
   virtual int FieldOf(AnswerPart part) const = 0;
 

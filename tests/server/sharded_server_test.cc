@@ -30,6 +30,7 @@ namespace moe {
 namespace {
 
 using ::testing::_;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int64_t kDModel = 256;  // of the demo model
@@ -296,6 +297,60 @@ TEST_F(ShardedServerTest, RequestsThatDoNotNeedAMissingShardSucceed) {
   again.listen_address = address;
   high = StartShard("8-15", again);
   EXPECT_THAT(CallUntil(*front, absl::StatusCode::kOk), IsOk());
+}
+
+TEST_F(ShardedServerTest, MissingExpertsAreLeftOutIfAskedTo) {
+  const auto whole = Start(Options());
+  const auto low = StartShard("0-7");
+  auto high = StartShard("8-15");
+  ServerOptions options = FrontOptions(
+      {{{low->grpc_address()}, "0-7"}, {{high->grpc_address()}, "8-15"}});
+  options.leave_out_missing = true;
+  const auto front = Start(options);
+  // A token with experts on both sides, one with none on the lower.
+  v1::ForwardRequest request = Request(0, 2, 1);
+  const std::vector<int32_t> ids = {3, 12, 13, 9};
+  const std::vector<float> weights = {0.25F, 0.75F, 0.5F, 0.5F};
+  EncodeIds(MatrixView<const int32_t>(ids.data(), 2, 2),
+            *request.mutable_expert_ids());
+  Encode(ConstMatrix(weights.data(), 2, 2), v1::F32,
+         *request.mutable_routing_weights());
+  const Connection connection = Connect(*front);
+  MOE_ASSERT_OK_AND_ASSIGN(const auto before, connection.Forward(request));
+  EXPECT_EQ(before.left_out_experts(), 0);
+  MOE_ASSERT_OK_AND_ASSIGN(const auto want, Connect(*whole).Forward(request));
+  EXPECT_EQ(before.output().data(), want.output().data());
+
+  high.reset();
+  EXPECT_THAT(connection.Forward(request),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("shard s1: no replica answers")));
+  // The first token alone: its other expert, with all of the weight.
+  const auto first_row = [](v1::Tensor& tensor) {
+    tensor.set_shape(0, 1);
+    tensor.mutable_data()->resize(tensor.data().size() / 2);
+  };
+  first_row(*request.mutable_hidden_states());
+  first_row(*request.mutable_expert_ids());
+  first_row(*request.mutable_routing_weights());
+  request.set_return_routing(true);
+  request.set_request_id("id");
+  MOE_ASSERT_OK_AND_ASSIGN(const auto got, connection.Forward(request));
+  EXPECT_EQ(got.left_out_experts(), 1);
+  EXPECT_EQ(got.request_id(), "id");
+  MOE_ASSERT_OK_AND_ASSIGN(const IdMatrix used, ToIds(got.expert_ids()));
+  EXPECT_THAT(used.values, ElementsAre(3, -1));
+  MOE_ASSERT_OK_AND_ASSIGN(const FloatMatrix scaled,
+                           ToFloats(got.routing_weights()));
+  EXPECT_THAT(scaled.values, ElementsAre(1, 0));
+  const std::vector<int32_t> alone = {3, -1};
+  const std::vector<float> one = {1, 0};
+  EncodeIds(MatrixView<const int32_t>(alone.data(), 1, 2),
+            *request.mutable_expert_ids());
+  Encode(ConstMatrix(one.data(), 1, 2), v1::F32,
+         *request.mutable_routing_weights());
+  MOE_ASSERT_OK_AND_ASSIGN(const auto same, Connect(*whole).Forward(request));
+  EXPECT_EQ(got.output().data(), same.output().data());
 }
 
 TEST_F(ShardedServerTest, AReplicaThatComesBackWithOtherWeightsIsNotUsed) {
