@@ -24,6 +24,7 @@
 #include "server/available_memory.h"
 #include "server/logging.h"
 #include "server/process_metrics.h"
+#include "server/short_slices.h"
 #include "server/tls_credentials.h"
 #include "server/version.h"
 
@@ -306,6 +307,9 @@ absl::Status Server::StartMetrics() {
 }
 
 absl::Status Server::StartGrpc() {
+  // For the threads that gRPC starts: a refusal, or the reading of a request,
+  // is not to wait for experts that compute on all CPUs.
+  const ShortSlices short_slices;
   std::shared_ptr<grpc::ServerCredentials> credentials =
       grpc::InsecureServerCredentials();
   if (!options_.tls_cert_file.empty()) {
