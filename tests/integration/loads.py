@@ -6,6 +6,7 @@ long as its figures need:
   MOE_FULL=1 ctest --preset release -V -R 'integration.(overload|soak|misuse|end_under_load|reload|shards)'
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -22,6 +23,24 @@ FULL = os.environ.get("MOE_FULL") == "1"
 def say(*words):
     """A figure for the reader of the test's output."""
     print("   ", *words, flush=True)
+
+
+def cores_apart():
+    """CPUs for a server, and others for its callers, lest a figure of the one
+    be one of the other; the same for both if there is only one."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return set(cpus[:1]), set(cpus[1:] or cpus)
+
+
+@contextlib.contextmanager
+def on_cores(cpus):
+    """Where what is started meanwhile runs."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def start_load(server, *flags, address=None):
@@ -109,6 +128,40 @@ class Memory(threading.Thread):
             f" slope {60 * self.slope() / 1e6:+.2f} MB a minute"
         )
         return largest
+
+
+class Throughput(threading.Thread):
+    """Samples how many tokens a server has computed."""
+
+    def __init__(self, server, period_seconds=0.05):
+        super().__init__(daemon=True)
+        self.server, self.period = server, period_seconds
+        self.samples = []  # (seconds, tokens)
+        self._end = threading.Event()
+        self.start()
+
+    def run(self):
+        while not self._end.wait(self.period):
+            before = time.monotonic()
+            tokens = self.server.metrics()["moe_tokens_total"]
+            self.samples.append(((before + time.monotonic()) / 2, tokens))
+
+    def stop(self):
+        self._end.set()
+        self.join()
+
+    def longest(self, tokens):
+        """Seconds that the slowest `tokens` in a row took."""
+        longest, end = 0.0, 0
+        for start, count in self.samples:
+            while self.samples[end][1] < count + tokens:
+                end += 1
+                if end == len(self.samples):
+                    return longest
+            (t0, n0), (t1, n1) = self.samples[end - 1 : end + 1]
+            share = (count + tokens - n0) / (n1 - n0)
+            longest = max(longest, t0 + share * (t1 - t0) - start)
+        return longest
 
 
 def random_bf16(shape):

@@ -8,7 +8,17 @@ import unittest
 
 import harness
 from harness import TIMEOUT_SECONDS, grpc
-from loads import FULL, Memory, load, milliseconds, say, write_model
+from loads import (
+    FULL,
+    Memory,
+    Throughput,
+    cores_apart,
+    load,
+    milliseconds,
+    on_cores,
+    say,
+    write_model,
+)
 
 
 class OverloadTest(unittest.TestCase):
@@ -23,48 +33,57 @@ class OverloadTest(unittest.TestCase):
             )
 
     def overload(self, folder, seconds):
-        tokens, max_queue_tokens, max_batch_tokens = 16, 1024, 128
-        with harness.Server(
-            f"--model=m={folder}",
-            f"--max_queue_tokens={max_queue_tokens}",
-            f"--max_batch_tokens={max_batch_tokens}",
-            "--num_compute_threads=1",
-        ) as server:
+        tokens, max_queue_tokens, max_batch_tokens = 16, 4096, 128
+        server_cores, load_cores = cores_apart()
+        with on_cores(server_cores):
+            started = harness.Server(
+                f"--model=m={folder}",
+                f"--max_queue_tokens={max_queue_tokens}",
+                f"--max_batch_tokens={max_batch_tokens}",
+                "--num_compute_threads=1",
+            )
+        with started as server, on_cores(load_cores):
             common = ["--model=m", f"--tokens={tokens}", "--connections=8"]
             calm = load(
-                server, *common, "--concurrency=32", f"--duration={seconds}s"
+                server,
+                *common,
+                "--concurrency=32",
+                f"--duration={min(seconds, 10)}s",
             )
             self.assertEqual(calm["errors"], {})
             capacity = calm["requests_per_s"]
             say(f"capacity: {capacity:.0f} requests of {tokens} tokens a second")
 
             memory = Memory(server.process.pid)
+            throughput = Throughput(server)
             over = load(
                 server,
                 *common,
                 f"--rate={3 * capacity}",
                 f"--duration={seconds}s",
             )
+            throughput.stop()
             memory.stop()
             accepted = over["requests"] - sum(over["errors"].values())
-            # At the rate that overload left, not that of the calm.
-            bound = (
-                max_queue_tokens + 2 * max_batch_tokens
-            ) / over["tokens_per_s"]
+            # Who is admitted last waits for the batch that runs and for all
+            # that fills the queue, itself included. How long that takes is
+            # measured, as is the wait: of a hundred requests, some wait while
+            # the machine is slower than on the mean.
+            full = max_queue_tokens + max_batch_tokens
+            bound = throughput.longest(full)
             say(f"at 3 times that: {accepted} answered, {over['errors']}")
             say("answered:", milliseconds(over["latency_seconds"]))
-            say(f"the queue holds {1e3 * bound:.0f} ms")
+            say(
+                f"a full queue and a batch take"
+                f" {1e3 * full / over['tokens_per_s']:.0f} ms at the mean rate,"
+                f" {1e3 * bound:.0f} ms at the lowest"
+            )
             say("refused:", milliseconds(over["error_latency_seconds"]))
             memory.report()
-            self.assertEqual(set(over["errors"]), {"RESOURCE_EXHAUSTED"})
-            self.assertGreater(accepted, 0)
-            if FULL:  # holds on a machine that does nothing else
-                self.assertLess(over["latency_seconds"]["p99"], 1.5 * bound)
-
             after = load(
                 server,
                 *common,
-                "--concurrency=8",
+                "--concurrency=32",
                 "--warmup=0s",
                 "--duration=1s",
                 "--check",
@@ -74,8 +93,15 @@ class OverloadTest(unittest.TestCase):
                 f"{after['requests_per_s']:.0f} requests/s,",
                 milliseconds(after["latency_seconds"]),
             )
-            self.assertEqual(after["errors"], {})
-            self.assertEqual(after["wrong"], 0)
+        self.assertEqual(set(over["errors"]), {"RESOURCE_EXHAUSTED"})
+        self.assertGreater(accepted, 0)
+        self.assertEqual(after["errors"], {})
+        self.assertEqual(after["wrong"], 0)
+        if FULL:  # holds on a machine that does nothing else
+            self.assertLess(over["latency_seconds"]["p99"], bound)
+            self.assertLess(over["error_latency_seconds"]["p99"], 0.005)
+            self.assertLess(60 * memory.slope(), 2e6)
+            self.assertGreater(after["requests_per_s"], 0.8 * capacity)
 
 
 class LateTest(harness.DemoTest):
@@ -150,8 +176,6 @@ class LateTest(harness.DemoTest):
                 self.assertEqual(next(calls).code, 0)
             calls.cancel()
         self.assert_right_again(expected)
-
-
 
 
 if __name__ == "__main__":
