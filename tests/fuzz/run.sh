@@ -29,7 +29,7 @@ fi
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DCMAKE_CXX_COMPILER="$clang" -DMOE_FUZZ=ON \
   -DMOE_SANITIZE=address,undefined,fuzzer-no-link >/dev/null
-cmake --build "$build" --target fuzz_targets
+cmake --build "$build" --target "${@:-fuzz_targets}"
 
 if [ $# -eq 0 ]; then
   for program in "$build"/fuzz/*; do set -- "$@" "$(basename "$program")"; done
@@ -38,6 +38,7 @@ cd "$build"
 mkdir -p logs
 export root seconds
 # 255 tells xargs to start nothing more.
+# shellcheck disable=SC2016  # each sh has a $1 of its own
 printf '%s\n' "$@" | xargs -n 1 -P "${JOBS:-1}" sh -c '
   mkdir -p "corpus/$1"
   if ! "fuzz/$1" -max_total_time="$seconds" -max_len=16384 -timeout=10 \
