@@ -14,7 +14,10 @@
 #include "server/client/commands.h"
 #include "server/client/connection.h"
 #include "server/client/doctor.h"
+#include "server/client/expert_loads.h"
 #include "server/client/load.h"
+#include "server/client/metrics_page.h"
+#include "server/client/plan.h"
 #include "server/client/verify.h"
 #include "server/flags.h"
 #include "server/index_set.h"
@@ -31,8 +34,8 @@ ABSL_FLAG(std::string, tls_server_name, "",
           "The name that the server's certificate is for, where --server is "
           "another.");
 ABSL_FLAG(std::string, metrics, "",
-          "doctor: HOST:PORT of the server's metrics; empty = port 9464 of "
-          "its host.");
+          "doctor, plan: HOST:PORT of the server's metrics; empty = port 9464 "
+          "of its host.");
 ABSL_FLAG(std::string, token_file, "",
           "File whose first line is sent as bearer token.");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
@@ -48,7 +51,8 @@ ABSL_FLAG(std::vector<std::string>, dtype, {"f32"},
           "forward, load: type of the random hidden states: f32, bf16 or f16; "
           "load draws from several.");
 ABSL_FLAG(std::string, output, "",
-          "forward: safetensors file to write the answer to.");
+          "forward: safetensors file to write the answer to. plan: file to "
+          "write the placement to, for --shards of moe-server.");
 ABSL_FLAG(std::string, vectors, "",
           "verify: safetensors file with inputs and expected outputs.");
 ABSL_FLAG(std::vector<std::string>, layers, {},
@@ -72,6 +76,29 @@ ABSL_FLAG(bool, check, false,
           "load: compare each answer with those to its rows sent alone; exit "
           "code 1 if they differ.");
 ABSL_FLAG(std::string, json, "", "load: file to write the result to.");
+ABSL_FLAG(std::string, prometheus, "",
+          "plan: http://HOST:PORT of a Prometheus, to ask it for the loads of "
+          "all servers in place of one server's metrics.");
+ABSL_FLAG(absl::Duration, window, absl::Hours(1),
+          "plan: of which time, with --prometheus.");
+ABSL_FLAG(std::string, loads, "",
+          "plan: file of loads, the JSON of a moe.v1.ExpertLoads, in place of "
+          "metrics.");
+ABSL_FLAG(int, num_shards, 0, "plan: how many shards there are.");
+ABSL_FLAG(int, slots_per_shard, 0,
+          "plan: experts of a layer that a shard holds; 0 = as many as it "
+          "takes for each expert and --replicas.");
+ABSL_FLAG(int, replicas, 0,
+          "plan: copies of a layer's experts besides the first ones.");
+ABSL_FLAG(int, nodes, 1,
+          "plan: hosts that the shards are on, the same number on each, in "
+          "their order.");
+ABSL_FLAG(int, groups, 1,
+          "plan: groups of experts that are chosen together; each is kept on "
+          "one node.");
+ABSL_FLAG(std::vector<std::string>, targets, {},
+          "plan: gRPC targets of a shard's replicas, {i} in the place of its "
+          "number, as in dns:///moe-shard-{i}:50051.");
 ABSL_FLAG(double, output_tolerance, 2e-5,
           "verify, load --check: allowed error of the output, relative to the "
           "largest value "
@@ -87,6 +114,7 @@ constexpr char kUsage[] =
     "  moe-client verify    compares answers with recorded vectors; exit code "
     "1 if they differ\n"
     "  moe-client load      measures latency and throughput\n"
+    "  moe-client plan      places experts on shards by their load\n"
     "  moe-client health    exit code 0 if the server is serving\n"
     "  moe-client doctor    says what is wrong with a server, and what to do; "
     "exit code 1 if it does not work";
@@ -162,6 +190,36 @@ absl::Status RunForward(const Connection& connection) {
   return Forward(connection, options);
 }
 
+absl::StatusOr<std::vector<LayerLoads>> LoadsFromFlags() {
+  const std::string file = absl::GetFlag(FLAGS_loads);
+  const std::string prometheus = absl::GetFlag(FLAGS_prometheus);
+  if (!file.empty() && !prometheus.empty()) {
+    return absl::InvalidArgumentError(
+        "--loads: want it or --prometheus, got both");
+  }
+  if (!file.empty()) return LoadsOfFile(file);
+  if (!prometheus.empty()) {
+    return LoadsOfPrometheus(prometheus, absl::GetFlag(FLAGS_window));
+  }
+  MOE_ASSIGN_OR_RETURN(
+      const MetricsPage page,
+      FetchMetrics(ConnectionFromFlags(), absl::GetFlag(FLAGS_metrics)));
+  return LoadsOfPage(page);
+}
+
+absl::Status RunPlan() {
+  MOE_ASSIGN_OR_RETURN(const std::vector<LayerLoads> loads, LoadsFromFlags());
+  MOE_ASSIGN_OR_RETURN(
+      const Plan plan,
+      MakePlan(loads, {.num_shards = absl::GetFlag(FLAGS_num_shards),
+                       .slots_per_shard = absl::GetFlag(FLAGS_slots_per_shard),
+                       .replicas = absl::GetFlag(FLAGS_replicas),
+                       .num_nodes = absl::GetFlag(FLAGS_nodes),
+                       .num_groups = absl::GetFlag(FLAGS_groups),
+                       .targets = absl::GetFlag(FLAGS_targets)}));
+  return PrintAndWritePlan(plan, absl::GetFlag(FLAGS_output));
+}
+
 // 0 = done, 1 = the answer is no, 2 = an error.
 absl::StatusOr<int> Run(const std::string& command) {
   if (command == "doctor") {
@@ -169,6 +227,10 @@ absl::StatusOr<int> Run(const std::string& command) {
         Diagnose({.connection = ConnectionFromFlags(),
                   .metrics_address = absl::GetFlag(FLAGS_metrics)});
     return PrintFindings(findings) ? 0 : 1;
+  }
+  if (command == "plan") {
+    MOE_RETURN_IF_ERROR(RunPlan());
+    return 0;
   }
   MOE_ASSIGN_OR_RETURN(const Connection connection,
                        Connection::Open(ConnectionFromFlags()));
@@ -200,7 +262,8 @@ absl::StatusOr<int> Run(const std::string& command) {
     return healthy ? 0 : 1;
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "command: want info, forward, verify, load, health or doctor, got \"",
+      "command: want info, forward, verify, load, plan, health or doctor, got "
+      "\"",
       command, "\""));
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <optional>
 #include <utility>
 
@@ -362,20 +361,6 @@ void DiagnoseBalance(const MetricsPage& page, Findings& findings) {
                       1 / worst->value));
 }
 
-std::string MetricsAddress(const DoctorOptions& options) {
-  if (!options.metrics_address.empty()) return options.metrics_address;
-  const std::string& server = options.connection.address;
-  if (absl::StartsWith(server, "unix:")) return "127.0.0.1:9464";
-  return absl::StrCat(server.substr(0, server.rfind(':')), ":9464");
-}
-
-// The token in a file that Connection::Open has accepted.
-std::string TokenOf(const std::string& path) {
-  std::string line;
-  if (!path.empty()) std::getline(std::ifstream(path) >> std::ws, line);
-  return std::string(absl::StripAsciiWhitespace(line));
-}
-
 }  // namespace
 
 std::vector<Finding> DiagnoseMetrics(const MetricsPage& page, absl::Time now) {
@@ -405,9 +390,7 @@ std::vector<Finding> Diagnose(const DoctorOptions& options) {
   if (DiagnoseConnection(*connection, options.connection, findings)) {
     DiagnoseModels(*connection, findings);
   }
-  const std::string address = MetricsAddress(options);
-  const auto page = MetricsPage::Fetch(
-      address, TokenOf(options.connection.caller.token_file));
+  const auto page = FetchMetrics(options.connection, options.metrics_address);
   if (page.ok()) {
     findings.Append(DiagnoseMetrics(*page, absl::Now()));
   } else {

@@ -1,21 +1,21 @@
 #include "server/client/metrics_page.h"
 
 #include <algorithm>
-#include <array>
-#include <memory>
+#include <fstream>
+#include <istream>
 #include <utility>
 
-#include "absl/strings/escaping.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "civetweb.h"
+#include "experts/base/status_macros.h"
+#include "server/client/http_get.h"
 
 namespace moe {
 namespace {
-
-constexpr int kTimeoutMilliseconds = 10'000;
 
 // Takes a quoted string, with its escapes, from the front of `text`.
 bool TakeQuoted(absl::string_view& text, std::string& value) {
@@ -46,15 +46,6 @@ bool TakeLabels(absl::string_view& text, MetricsPage::Labels& labels) {
   return true;
 }
 
-// The library counts its users.
-class CivetWeb {
- public:
-  CivetWeb() { mg_init_library(0); }
-  ~CivetWeb() { mg_exit_library(); }
-  CivetWeb(const CivetWeb&) = delete;
-  CivetWeb& operator=(const CivetWeb&) = delete;
-};
-
 }  // namespace
 
 MetricsPage MetricsPage::Parse(absl::string_view text) {
@@ -80,54 +71,10 @@ MetricsPage MetricsPage::Parse(absl::string_view text) {
 
 absl::StatusOr<MetricsPage> MetricsPage::Fetch(const std::string& address,
                                                const std::string& password) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
-      port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--metrics: want HOST:PORT, got \"", address, "\""));
-  }
-  const std::string host = address.substr(0, colon);
-  const CivetWeb library;
-  std::array<char, 256> error{};
-  const std::unique_ptr<mg_connection, decltype(&mg_close_connection)>
-      connection(mg_connect_client(host.c_str(), port, /*use_ssl=*/0,
-                                   error.data(), error.size()),
-                 &mg_close_connection);
-  if (connection == nullptr) {
-    return absl::UnavailableError(absl::StrCat("nothing answers at ", address));
-  }
-  std::string request =
-      absl::StrCat("GET /metrics HTTP/1.0\r\nHost: ", host, "\r\n");
-  if (!password.empty()) {
-    absl::StrAppend(&request, "Authorization: Basic ",
-                    absl::Base64Escape(absl::StrCat("doctor:", password)),
-                    "\r\n");
-  }
-  absl::StrAppend(&request, "\r\n");
-  mg_write(connection.get(), request.data(), request.size());
-  if (mg_get_response(connection.get(), error.data(), error.size(),
-                      kTimeoutMilliseconds) < 0) {
-    return absl::UnavailableError(
-        absl::StrCat(address, " does not answer as an HTTP server does"));
-  }
-  const int code = mg_get_response_info(connection.get())->status_code;
-  if (code == 401) {
-    return absl::UnauthenticatedError(
-        absl::StrCat(address, " asks for a token: --token_file"));
-  }
-  if (code != 200) {
-    return absl::InternalError(
-        absl::StrCat(address, " answers with HTTP status ", code));
-  }
-  std::string text;
-  std::array<char, 16384> buffer{};
-  while (true) {
-    const int size = mg_read(connection.get(), buffer.data(), buffer.size());
-    if (size <= 0) break;
-    text.append(buffer.data(), static_cast<size_t>(size));
-  }
+  MOE_ASSIGN_OR_RETURN(
+      const std::string text,
+      HttpGet("--metrics",
+              {.address = address, .path = "/metrics", .password = password}));
   return Parse(text);
 }
 
@@ -150,6 +97,24 @@ std::optional<double> MetricsPage::Sum(const std::string& name,
     if (matches) sum = sum.value_or(0) + sample.value;
   }
   return sum;
+}
+
+absl::StatusOr<MetricsPage> FetchMetrics(const ConnectionOptions& connection,
+                                         const std::string& metrics_address) {
+  std::string address = metrics_address;
+  if (address.empty()) {
+    const std::string& server = connection.address;
+    const std::string host = absl::StartsWith(server, "unix:")
+                                 ? "127.0.0.1"
+                                 : server.substr(0, server.rfind(':'));
+    address = absl::StrCat(host, ":9464");
+  }
+  std::string token;
+  if (!connection.caller.token_file.empty()) {
+    std::getline(std::ifstream(connection.caller.token_file) >> std::ws, token);
+  }
+  return MetricsPage::Fetch(address,
+                            std::string(absl::StripAsciiWhitespace(token)));
 }
 
 }  // namespace moe

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/client/connection.h"
 
 namespace moe {
 
@@ -28,8 +29,8 @@ class MetricsPage {
   // Gets http://ADDRESS/metrics; address: "HOST:PORT".
   // password: of HTTP basic authentication; empty: none is sent.
   // Errors: INVALID_ARGUMENT for no such address; UNAVAILABLE if nothing
-  // answers within some seconds; UNAUTHENTICATED; INTERNAL with the HTTP status
-  // of any other answer.
+  // answers within some seconds; UNAUTHENTICATED; RESOURCE_EXHAUSTED for a page
+  // of more than 256 MB; INTERNAL with the HTTP status of any other answer.
   static absl::StatusOr<MetricsPage> Fetch(const std::string& address,
                                            const std::string& password);
 
@@ -42,5 +43,12 @@ class MetricsPage {
  private:
   std::map<std::string, std::vector<Sample>> samples_;
 };
+
+// The page of a server.
+// metrics_address: empty: port 9464 of the host that `connection` names, whose
+// token is sent, too.
+// Errors: those of Fetch.
+absl::StatusOr<MetricsPage> FetchMetrics(const ConnectionOptions& connection,
+                                         const std::string& metrics_address);
 
 }  // namespace moe

@@ -266,6 +266,31 @@ class PrometheusTest(unittest.TestCase):
         with open(os.path.join(folder, "hpa.yaml")) as file:
             self.assertIn(f"name: {name}\n", file.read())
 
+    def test_experts_are_placed_by_what_prometheus_knows(self):
+        with tempfile.TemporaryDirectory(prefix="moe-plan-") as folder:
+            file = os.path.join(folder, "placement.json")
+            printed = harness.run_client(
+                "plan",
+                f"--prometheus={self.prometheus.url}",
+                "--window=1m",
+                "--num_shards=4",
+                "--replicas=4",
+                "--targets=dns:///moe-shard-{i}:50051",
+                f"--output={file}",
+            )
+            with open(file) as text:
+                placement = json.load(text)
+        for layer in (0, 1):
+            self.assertRegex(
+                printed,
+                rf"demo layer {layer}: 16 experts, 5 on each of 4 shards; "
+                r"[1-9]\d* tokens, balancedness 0\.\d+ -> (0\.[89]|1\.0)",
+            )
+        self.assertEqual(
+            [shard["targets"] for shard in placement["shards"]],
+            [[f"dns:///moe-shard-{i}:50051"] for i in range(4)],
+        )
+
     def test_metrics_page_is_clean(self):
         page = stack.get(f"http://{self.server.metrics_address}/metrics")
         subprocess.run(

@@ -234,5 +234,18 @@ TEST(PlacementTest, ReadsFiles) {
                      HasSubstr("placement: shards: want one, got none"))));
 }
 
+// What deploy/ ships.
+TEST(PlacementTest, ReadsTheShippedFiles) {
+  MOE_ASSERT_OK_AND_ASSIGN(
+      const Placement demo,
+      Placement::ReadFile(MOE_SOURCE_DIR "/deploy/placement-demo.json"));
+  MOE_EXPECT_OK(demo.CheckCover("demo", 0, 16, {}));
+  MOE_ASSERT_OK_AND_ASSIGN(
+      const Placement kubernetes,
+      Placement::ReadFile(MOE_SOURCE_DIR "/deploy/kubernetes/overlays/sharded/"
+                                         "placement.json"));
+  MOE_EXPECT_OK(kubernetes.CheckCover("m", 0, 64, {}));
+}
+
 }  // namespace
 }  // namespace moe
