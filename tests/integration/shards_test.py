@@ -138,7 +138,7 @@ class Cluster:
             for r in range(REPLICAS):
                 self.start_shard(s, r)
         self.front_flags = front_flags
-        self.start_front()
+        self.front = self.start_front()
 
     def start_shard(self, s, r):
         host = s * REPLICAS + r
@@ -153,9 +153,9 @@ class Cluster:
             )
         )
 
-    def start_front(self):
-        host = SHARDS * REPLICAS
-        self.front = self.stack.enter_context(
+    def start_front(self, number=0):
+        host = SHARDS * REPLICAS + number
+        return self.stack.enter_context(
             harness.Server(
                 *self.flags,
                 f"--shards={self.placement}",
@@ -190,12 +190,12 @@ class Callers:
     """Threads that send requests to a front without pause, and check what
     comes back."""
 
-    def __init__(self, front, requests, threads=4):
+    def __init__(self, channel, requests, threads=4):
         self.answered, self.wrong, self.errors = 0, 0, []
         self.seconds = []
         self._lock = threading.Lock()
         self._end = threading.Event()
-        self._channel = front.channel()
+        self._channel = channel
         self._threads = [
             threading.Thread(target=self._run, args=(requests, i))
             for i in range(threads)
@@ -250,7 +250,7 @@ class ShardsTest(unittest.TestCase):
         self.stack = contextlib.ExitStack()
         self.addCleanup(self.stack.close)
         self.folder = self.stack.enter_context(tempfile.TemporaryDirectory())
-        self.hosts = self.stack.enter_context(Hosts(SHARDS * REPLICAS + 1))
+        self.hosts = self.stack.enter_context(Hosts(SHARDS * REPLICAS + 2))
 
     def cluster(self, *front_flags):
         return Cluster(self.hosts, self.folder, self.stack, *front_flags)
@@ -278,7 +278,7 @@ class ShardsTest(unittest.TestCase):
 
     def test_replicas_that_die_lose_nothing(self):
         cluster = self.cluster()
-        callers = Callers(cluster.front, cluster.expected(50, seed=2))
+        callers = Callers(cluster.front.channel(), cluster.expected(50, seed=2))
         pick = random.Random(3)
         end = time.monotonic() + (120 if FULL else 6)
         kills = 0
@@ -350,7 +350,7 @@ class ShardsTest(unittest.TestCase):
         if not self.hosts.separate:
             self.skipTest("needs network namespaces")
         cluster = self.cluster()
-        callers = Callers(cluster.front, cluster.expected(50, seed=4))
+        callers = Callers(cluster.front.channel(), cluster.expected(50, seed=4))
         time.sleep(1)
         self.hosts.cut(0, True)
         time.sleep(6)
@@ -365,7 +365,7 @@ class ShardsTest(unittest.TestCase):
     def test_slow_replica_is_hedged(self):
         cluster = self.cluster("--shard_hedge_percentile=95")
         requests = cluster.expected(50, seed=5)
-        warm = Callers(cluster.front, requests)
+        warm = Callers(cluster.front.channel(), requests)
         time.sleep(3)
         warm.stop()
         slow = cluster.shards[1, 0].process
@@ -380,7 +380,7 @@ class ShardsTest(unittest.TestCase):
 
         slower = threading.Thread(target=slow_down)
         slower.start()
-        callers = Callers(cluster.front, requests)
+        callers = Callers(cluster.front.channel(), requests)
         time.sleep(20 if FULL else 4)
         callers.stop()
         end.set()
@@ -396,13 +396,55 @@ class ShardsTest(unittest.TestCase):
 
     def test_rolling_restart_loses_nothing(self):
         cluster = self.cluster()
-        callers = Callers(cluster.front, cluster.expected(50, seed=6))
+        callers = Callers(cluster.front.channel(), cluster.expected(50, seed=6))
         for s in range(SHARDS):
             for r in range(REPLICAS):
                 cluster.shards[s, r].terminate()
                 self.assertEqual(cluster.shards[s, r].wait(), 0)
                 cluster.start_shard(s, r)
                 time.sleep(1.5)
+        callers.stop()
+        self.assert_all_right(callers)
+
+    def test_rolling_restart_of_fronts_loses_nothing(self):
+        cluster = self.cluster()
+        fronts = [cluster.front, cluster.start_front(1)]
+        # As clients of several fronts are set up: each call goes to the next
+        # one, and to the other if that says UNAVAILABLE.
+        config = {
+            "loadBalancingConfig": [{"round_robin": {}}],
+            "methodConfig": [
+                {
+                    "name": [{"service": "moe.v1.MoeService"}],
+                    "retryPolicy": {
+                        "maxAttempts": 5,
+                        "initialBackoff": "0.01s",
+                        "maxBackoff": "0.2s",
+                        "backoffMultiplier": 3,
+                        "retryableStatusCodes": ["UNAVAILABLE"],
+                    },
+                }
+            ],
+        }
+        channel = grpc.insecure_channel(
+            "ipv4:" + ",".join(front.grpc_address for front in fronts),
+            options=[
+                ("grpc.service_config", json.dumps(config)),
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.max_reconnect_backoff_ms", 500),
+                # A retry needs the request.
+                ("grpc.per_rpc_retry_buffer_size", 1 << 24),
+            ],
+        )
+        grpc.channel_ready_future(channel).result(TIMEOUT_SECONDS)
+        callers = Callers(channel, cluster.expected(50, seed=7))
+        for _ in range(3 if FULL else 1):
+            for number in range(2):
+                time.sleep(1)
+                fronts[number].terminate()
+                self.assertEqual(fronts[number].wait(), 0)
+                fronts[number] = cluster.start_front(number)
+                time.sleep(1)
         callers.stop()
         self.assert_all_right(callers)
 
