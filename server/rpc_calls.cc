@@ -283,6 +283,9 @@ absl::Status StreamCall::Submit(Entry* entry, EngineRequest* request) {
 }
 
 void StreamCall::Answered(Entry* entry) {
+  // Once the answer is there, another thread may send it, and with it the last
+  // of the stream, before this one goes on.
+  const std::shared_ptr<StreamCall> alive = shared_from_this();
   {
     absl::MutexLock lock(&mutex_);
     entry->answered_ = true;

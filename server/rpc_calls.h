@@ -256,7 +256,8 @@ class EngineCall final : public UnaryCall, public Request {
 // happened under the lock and then calls Act, which starts what can be started:
 // at most one read, one write, and in the end Finish.
 class StreamCall
-    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+      public std::enable_shared_from_this<StreamCall> {
  public:
   StreamCall(RpcHost* host, grpc::CallbackServerContext& context)
       : count_(host),

@@ -106,6 +106,9 @@ class Loader {
 using LoadMemoryDeathTest = ::testing::TestWithParam<WeightFormat>;
 
 TEST_P(LoadMemoryDeathTest, IsThatOfTheModelAndOneLayer) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "skipped: the address sanitizer takes memory of its own";
+#endif
   const TestCheckpoint checkpoint = MakeCheckpoint();
   const auto start = std::chrono::steady_clock::now();
   const int64_t bytes = Loader(*checkpoint).Load(GetParam())->weights_bytes();
