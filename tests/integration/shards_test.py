@@ -8,8 +8,10 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -36,6 +38,15 @@ def run(*command, check=True):
     )
 
 
+# Ends with 0 if a port that nobody listens on says so.
+_REFUSES = """
+import errno, socket, sys
+connection = socket.socket()
+connection.settimeout(10)
+sys.exit(connection.connect_ex((sys.argv[1], 9)) != errno.ECONNREFUSED)
+"""
+
+
 class Hosts:
     """Hosts with addresses of their own: network namespaces, or if those are
     not allowed this one under several loopback addresses."""
@@ -44,19 +55,27 @@ class Hosts:
         self.names = []
         self.tag = f"moe{os.getpid() % 100000}"
         self.net = f"10.{random.randint(64, 127)}.{random.randint(0, 255)}"
-        self.separate = (
-            run("ip", "netns", "add", f"{self.tag}-0", check=False).returncode
-            == 0
-        )
-        if not self.separate:
-            print("hosts: no network namespaces here, using 127.0.1.x")
-            return
-        run("ip", "netns", "del", f"{self.tag}-0")
+        self.separate = True
+        try:
+            self._join(count)
+        except (FileNotFoundError, subprocess.CalledProcessError) as error:
+            # No iproute2, not root, or a kernel without bridges.
+            print(f"    hosts: addresses 127.0.1.x of this one, since {error}")
+            if self.names or shutil.which("ip"):
+                self.__exit__()
+            self.separate = False
+
+    def _join(self, count):
         run("ip", "link", "add", self.tag, "type", "bridge")
         run("ip", "addr", "add", f"{self.net}.254/24", "dev", self.tag)
         run("ip", "link", "set", self.tag, "up")
         for i in range(count):
             self._add(i)
+        # Packets may be dropped on the bridge: a refusal has to come back.
+        run(
+            *self.command(0),
+            *[sys.executable, "-c", _REFUSES, self.address(1)],
+        )
 
     def _add(self, i):
         name, veth = f"{self.tag}-{i}", self.link(i)
@@ -90,10 +109,11 @@ class Hosts:
         return self
 
     def __exit__(self, *unused):
+        if not self.separate:
+            return
         for name in self.names:
             run("ip", "netns", "del", name, check=False)
-        if self.separate:
-            run("ip", "link", "del", self.tag, check=False)
+        run("ip", "link", "del", self.tag, check=False)
 
 
 class Cluster:
