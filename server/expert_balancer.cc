@@ -183,8 +183,9 @@ absl::StatusOr<ExpertPlan> BalanceExperts(absl::Span<const double> loads,
   const int group_size = num_experts / num_groups;
   std::vector<Item> groups;
   for (int group = 0; group < num_groups; ++group) {
-    const auto of_group = loads.subspan(static_cast<size_t>(group * group_size),
-                                        static_cast<size_t>(group_size));
+    const auto size = static_cast<size_t>(group_size);
+    const auto of_group =
+        loads.subspan(static_cast<size_t>(group) * size, size);
     groups.push_back(
         {.load = std::accumulate(of_group.begin(), of_group.end(), 0.0),
          .id = group});

@@ -26,7 +26,7 @@ constexpr size_t kMaxFileBytes = size_t{64} << 20;
 
 using ByLayer = std::map<std::pair<std::string, int>, std::vector<double>>;
 
-std::vector<LayerLoads> Take(ByLayer by_layer) {
+std::vector<LayerLoads> Take(ByLayer&& by_layer) {
   std::vector<LayerLoads> loads;
   for (auto& [key, tokens] : by_layer) {
     loads.push_back(
