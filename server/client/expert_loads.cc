@@ -76,7 +76,7 @@ absl::Status Parse(const std::string& json,
 
 // A field of a JSON object; null if it is none.
 const google::protobuf::Value& Field(const google::protobuf::Value& value,
-                                     const std::string& name) {
+                                     const char* name) {
   const auto& fields = value.struct_value().fields();
   const auto found = fields.find(name);
   return found == fields.end() ? google::protobuf::Value::default_instance()
