@@ -255,6 +255,16 @@ class Callers:
         return ordered[int(part * (len(ordered) - 1))]
 
 
+def await_calls(server, method):
+    """Waits until a server that has started again is called, under load."""
+    series = f'moe_requests_total{{code="OK",method="{method}"}}'
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while server.metrics()[series] == 0:
+        if time.monotonic() > end:
+            raise AssertionError("never called again")
+        time.sleep(0.05)
+
+
 def given(expert, seed=1):
     """One token for one expert."""
     return pb.ForwardRequest(
@@ -312,7 +322,7 @@ class ShardsTest(unittest.TestCase):
             cluster.start_shard(s, r)
             # The next one to die may be the other replica of this shard: not
             # before the front knows this one again.
-            time.sleep(1.5)
+            await_calls(cluster.shards[s, r], "ForwardExperts")
         callers.stop()
         say(f"{kills} replicas killed")
         self.assert_all_right(callers)
@@ -422,7 +432,7 @@ class ShardsTest(unittest.TestCase):
                 cluster.shards[s, r].terminate()
                 self.assertEqual(cluster.shards[s, r].wait(), 0)
                 cluster.start_shard(s, r)
-                time.sleep(1.5)
+                await_calls(cluster.shards[s, r], "ForwardExperts")
         callers.stop()
         self.assert_all_right(callers)
 
@@ -464,7 +474,7 @@ class ShardsTest(unittest.TestCase):
                 fronts[number].terminate()
                 self.assertEqual(fronts[number].wait(), 0)
                 fronts[number] = cluster.start_front(number)
-                time.sleep(1)
+                await_calls(fronts[number], "Forward")
         callers.stop()
         self.assert_all_right(callers)
 
