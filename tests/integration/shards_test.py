@@ -437,12 +437,13 @@ class ShardsTest(unittest.TestCase):
         self.assert_all_right(callers)
 
     def test_rolling_restart_of_fronts_loses_nothing(self):
-        cluster = self.cluster()
+        # As fronts are set up behind a load balancer: they say that they will
+        # go before they do, and who balances asks for their health.
+        cluster = self.cluster("--drain_delay=1s")
         fronts = [cluster.front, cluster.start_front(1)]
-        # As clients of several fronts are set up: each call goes to the next
-        # one, and to the other if that says UNAVAILABLE.
         config = {
             "loadBalancingConfig": [{"round_robin": {}}],
+            "healthCheckConfig": {"serviceName": "moe.v1.MoeService"},
             "methodConfig": [
                 {
                     "name": [{"service": "moe.v1.MoeService"}],
