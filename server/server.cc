@@ -193,13 +193,15 @@ absl::Status Server::OpenShards() {
                          Caller::Make(options_.shard_caller, "--shard_"));
     MOE_ASSIGN_OR_RETURN(
         fleet_,
-        ShardFleet::Open({.placement_file = options_.shards_file,
-                          .client = {.caller = std::move(caller),
-                                     .keepalive = options_.shard_keepalive},
-                          .wire_dtype = options_.shard_wire_dtype,
-                          .timeout = options_.shard_timeout,
-                          .hedge_percentile = options_.shard_hedge_percentile},
-                         &metrics_));
+        ShardFleet::Open(
+            {.placement_file = options_.shards_file,
+             .client = {.caller = std::move(caller),
+                        .keepalive = options_.shard_keepalive,
+                        .max_message_bytes = options_.max_message_bytes},
+             .wire_dtype = options_.shard_wire_dtype,
+             .timeout = options_.shard_timeout,
+             .hedge_percentile = options_.shard_hedge_percentile},
+            &metrics_));
     rpc_host_.ShowShards(fleet_.get());
   } else if (!options_.shards_file.empty()) {
     MOE_ASSIGN_OR_RETURN(placement_, Placement::ReadFile(options_.shards_file));

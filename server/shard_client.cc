@@ -27,7 +27,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
   grpc::ChannelArguments arguments;
   options.caller.Prepare(arguments);
   arguments.SetServiceConfigJSON(kServiceConfig);
-  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxReceiveMessageSize(
+      static_cast<int>(options.max_message_bytes));
   arguments.SetMaxSendMessageSize(-1);
   // Retries are the caller's: see above.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
@@ -210,6 +211,12 @@ absl::Duration ShardClient::UsualTime(int64_t rows, double percentile) const {
                    seconds.begin() + static_cast<std::ptrdiff_t>(rank),
                    seconds.end());
   return absl::Seconds(seconds[rank]);
+}
+
+void ShardClient::Failed(const absl::Status& status) {
+  // The code of a replica's answer may be any number.
+  const auto code = static_cast<size_t>(status.code());
+  metrics_.failures[std::min(code, metrics_.failures.size() - 1)]->Increment();
 }
 
 void ShardClient::Answered(const ShardAttempt& attempt) {

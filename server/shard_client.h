@@ -34,6 +34,8 @@ struct ShardClientOptions {
   // How long a connection may be silent while calls wait, before it is asked
   // for a sign of life, and then until it is given up.
   absl::Duration keepalive = absl::Seconds(1);
+  // Of an answer: a larger one is not taken.
+  int64_t max_message_bytes = int64_t{256} << 20;
 };
 
 // One call to a replica, from its start until its end is known.
@@ -96,8 +98,9 @@ class ShardClient {
   // How long a call of so many rows may take before it is unusual: the
   // percentile of the last ones of about that size. Infinite if they are few.
   absl::Duration UsualTime(int64_t rows, double percentile) const;
-  // A call has been answered.
+  // A call has been answered; or has failed.
   void Answered(const ShardAttempt& attempt);
+  void Failed(const absl::Status& status);
 
  private:
   struct Target {

@@ -248,9 +248,7 @@ void ShardedExperts::TakeEnded(const std::shared_ptr<ShardAttempt>& attempt,
     for (const auto& other : call.running) other->context.TryCancel();
     return;
   }
-  call.shard->metrics()
-      .failures[static_cast<size_t>(status.raw_code()) & 0xF]
-      ->Increment();
+  call.shard->Failed(status);
   call.status = std::move(status);
   if (!call.running.empty()) return;
   // gRPC's clock may be a little ahead of ours.

@@ -116,6 +116,17 @@ class ShardedServerTest : public ::testing::Test {
       }
     }
   }
+  static v1::ShardDescription DescriptionOfAGoodShard() {
+    const auto good = StartShard("0-15");
+    const auto stub = v1::ExpertShardService::NewStub(grpc::CreateChannel(
+        good->grpc_address(), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    v1::ShardDescription description;
+    EXPECT_TRUE(
+        stub->DescribeShard(&context, v1::DescribeShardRequest(), &description)
+            .ok());
+    return description;
+  }
   // Waits until a call answers with a code.
   static absl::Status CallUntil(const Server& front, absl::StatusCode code) {
     absl::Status status;
@@ -441,18 +452,7 @@ class HostileShard final : public v1::ExpertShardService::Service {
 };
 
 TEST_F(ShardedServerTest, AHostileShardFailsOnlyThoseWhoNeedIt) {
-  // What a good one says of itself.
-  v1::ShardDescription description;
-  {
-    const auto good = StartShard("0-15");
-    const auto stub = v1::ExpertShardService::NewStub(grpc::CreateChannel(
-        good->grpc_address(), grpc::InsecureChannelCredentials()));
-    grpc::ClientContext context;
-    ASSERT_TRUE(
-        stub->DescribeShard(&context, v1::DescribeShardRequest(), &description)
-            .ok());
-  }
-  HostileShard shard(description);
+  HostileShard shard(DescriptionOfAGoodShard());
   const auto right = [](const v1::ForwardExpertsRequest& request,
                         v1::ForwardExpertsResponse& response) {
     const std::vector<float> zeros(
@@ -525,17 +525,7 @@ TEST_F(ShardedServerTest, AHostileShardFailsOnlyThoseWhoNeedIt) {
 }
 
 TEST_F(ShardedServerTest, AShardThatNeverAnswersCostsTheTimeout) {
-  v1::ShardDescription description;
-  const auto good = StartShard("0-15");
-  {
-    const auto stub = v1::ExpertShardService::NewStub(grpc::CreateChannel(
-        good->grpc_address(), grpc::InsecureChannelCredentials()));
-    grpc::ClientContext context;
-    ASSERT_TRUE(
-        stub->DescribeShard(&context, v1::DescribeShardRequest(), &description)
-            .ok());
-  }
-  HostileShard shard(description);
+  HostileShard shard(DescriptionOfAGoodShard());
   absl::Notification end;
   std::atomic<bool> hang = false;
   shard.answer = [&](const v1::ForwardExpertsRequest& request,
