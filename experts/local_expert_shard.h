@@ -58,6 +58,10 @@ class LocalExpertShard final : public ExpertShard {
   }
   WeightsBytes weights() const override;
   int64_t weights_bytes() const { return weights().total(); }
+  // The memory of all packed weights.
+  absl::Span<const uint8_t> packed() const {
+    return {weights_.data(), static_cast<size_t>(weights_.size())};
+  }
 
   absl::Status Forward(const ExpertBatch& batch, Matrix out) override;
 

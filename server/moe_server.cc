@@ -48,9 +48,11 @@ ABSL_FLAG(
     std::string, engine, "simd",
     "What computes the experts of checkpoints: simd (packed weights, same "
     "bytes for a token in any batch) or onednn (float32 weights).");
-ABSL_FLAG(bool, deterministic, false,
-          "Keep to kernels whose results are the same bytes on every CPU with "
-          "FMA: no AMX. Results are the same bytes in any batch either way.");
+ABSL_FLAG(
+    bool, deterministic, false,
+    "Keep to kernels whose results are the same bytes on every CPU with "
+    "FMA: no VNNI, no AMX. Results are the same bytes in any batch either "
+    "way.");
 ABSL_FLAG(std::vector<std::string>, layers, {},
           "Layers to serve, as in 0-3,7; empty = all.");
 ABSL_FLAG(std::vector<std::string>, experts, {},

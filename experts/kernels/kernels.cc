@@ -47,10 +47,11 @@ std::vector<Kernels> FillAll() {
     hwy::GetChosenTarget().Update(target);
     const Kernels kernels = Fill();
 #if HWY_ARCH_X86_64
-    if (target == HWY_AVX3 && CpuHasAmx()) {
-      Kernels amx = kernels;
-      UseAmx(amx);
-      tables.push_back(amx);
+    if (target == HWY_AVX3 && CpuFeatures().amx) {
+      UseAmx(tables.emplace_back(kernels));
+    }
+    if (target == HWY_AVX3 && CpuFeatures().vnni) {
+      UseVnni(tables.emplace_back(kernels));
     }
 #endif
     tables.push_back(kernels);

@@ -14,8 +14,8 @@
 //   multiplies by bf16 weights, 32 steps of k at a time.
 // * Digits. The activations of a block are integers of 24 bits times a power of
 //   two, in three signed digits of 8 bits; their products with integer codes
-//   add up without any rounding, by VNNI for few rows as by AMX for many. One
-//   chain over the blocks, as above.
+//   add up without any rounding, by VNNI as by AMX. One chain over the blocks,
+//   as above.
 //
 // Thread-safe: tables are constant, kernels are pure functions of their
 // arguments.
@@ -103,6 +103,11 @@ struct FormatKernels {
   // mul[rows][log2 panels]: for 1 panel and rows up to max_rows always there;
   // for 2 and 4 panels null where one after the other is faster.
   MulFn mul[kMaxStripRows + 1][3] = {};
+  // Bytes ahead of the multiplication that weights are fetched while a single
+  // strip goes through them, over all panels that are multiplied at once:
+  // memory bandwidth times the latency of a busy memory, with room to spare. 0
+  // = the CPU does better by itself.
+  int64_t stream_ahead = 16384;
   // Steps of k that many strips multiply in turn: their activations stay in the
   // L2 cache. A multiple of 128.
   int64_t cut_steps = 256;
@@ -114,8 +119,8 @@ struct FormatKernels {
 };
 
 struct Kernels {
-  // "AVX2", "AVX3", "SCALAR", ... as Highway names instruction sets; "AMX" is
-  // AVX3 with some formats' kernels replaced.
+  // "AVX2", "AVX3", "SCALAR", ... as Highway names instruction sets; "VNNI" and
+  // "AMX" are AVX3 with some formats' kernels replaced.
   absl::string_view isa;
   // All formats have the arithmetic Chain, with FMA.
   bool same_bytes_everywhere = false;

@@ -16,7 +16,7 @@ struct MachineRates {
 
 // Measures for two times two milliseconds a round: the best round, since
 // whatever else runs on the machine only ever makes one slower. The first few
-// rounds are shorter: they find out how much work that is.
+// rounds (at most ten) are shorter: they find out how much work that is.
 //
 // memory:   [bytes], read from front to back; much more than the caches hold.
 // parallel_for: runs one task per thread at once.

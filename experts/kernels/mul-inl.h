@@ -17,6 +17,7 @@
 #include "experts/kernels/block_cursor.h"
 #include "experts/kernels/interleave.h"
 #include "experts/kernels/kernels.h"
+#include "experts/kernels/x86.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
@@ -36,22 +37,26 @@ inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 inline constexpr int kVectors = static_cast<int>(kPanelWidth) / kLanes;
 
 // kRows: most rows of a strip. Fits: which numbers of rows and panels to
-// multiply at once: what the registers hold and what was measured to be
-// fastest. kFusedRows: see FormatKernels::fused_rows.
+// multiply at once, of weights that are floats as they stand or must be
+// widened: what the registers hold and what was measured to be fastest.
+// kFusedRows: see FormatKernels::fused_rows.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 inline constexpr int kRows = 2;
 inline constexpr int kFusedRows = 8;
-constexpr bool Fits(int /*rows*/, int panels) { return panels == 1; }
+constexpr bool Fits(int /*rows*/, int panels, bool /*widened*/) {
+  return panels == 1;
+}
 #elif HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 inline constexpr int kRows = 12;
 inline constexpr int kFusedRows = 1 << 30;
-constexpr bool Fits(int rows, int panels) {
-  return panels == 1 || (panels == 2 ? rows <= 2 || rows > 6 : rows <= 6);
+constexpr bool Fits(int rows, int panels, bool widened) {
+  return panels == 1 ||
+         (panels == 2 ? rows <= 2 || (rows > 6 && !widened) : rows <= 6);
 }
 #else
 inline constexpr int kRows = 6;  // AVX2: 12 of 16 registers hold sums
 inline constexpr int kFusedRows = 12;
-constexpr bool Fits(int rows, int panels) {
+constexpr bool Fits(int rows, int panels, bool /*widened*/) {
   return panels == 1 || (panels == 2 && rows <= 2);
 }
 #endif
@@ -517,7 +522,7 @@ struct Unpack {
 
 template <class Format, int kR, int kN>
 constexpr MulFn MulOrNull() {
-  if constexpr (kR <= kRows && Fits(kR, kN)) {
+  if constexpr (kR <= kRows && Fits(kR, kN, /*widened=*/Format::kSteps > 1)) {
     return &Mul<Format, kR, kN>::Run;
   } else {
     return nullptr;
@@ -551,6 +556,9 @@ void FillFormat(Kernels& kernels) {
                           ? std::numeric_limits<int>::max()
                           : kFusedRows;
   format.unpack = &Unpack<Format>::Run;
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86_64
+  if (CpuFeatures().amd) format.stream_ahead = kAmdStreamAhead;
+#endif
 }
 
 }  // namespace HWY_NAMESPACE

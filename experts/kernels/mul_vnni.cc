@@ -119,10 +119,26 @@ void PackDigits(const PackRowsArgs& args) {
 template <int... i>
 using Indices = std::integer_sequence<int, i...>;
 
+// sums += codes times the same four digits for all columns. Compilers load all
+// broadcasts of a line first and then run out of registers; as its memory
+// operand they cost none.
+HWY_INLINE void AddProducts(__m512i codes, const uint8_t* digits,
+                            __m512i& sums) {
+  struct Quad {
+    uint8_t bytes[4];
+  };
+  asm("vpdpbusd %2%{1to16%}, %1, %0"
+      : "+v"(sums)
+      : "v"(codes), "m"(*reinterpret_cast<const Quad*>(digits)));
+}
+
 // The kernel for kR rows and kN panels.
 template <class Format, int kR, int kN>
 struct VnniMul {
   static constexpr int kSums = kDigits * kR * kN;
+  // Of one row and one panel, the two quads of a line have sums of their own:
+  // three chains would wait for each other.
+  static constexpr bool kSplit = Format::kQuads == 2 && kR * kN == 1;
   using Sums = std::make_integer_sequence<int, kSums>;
   using Rows = std::make_integer_sequence<int, kR>;
   using DigitRows = std::make_integer_sequence<int, kDigits * kR>;
@@ -137,28 +153,27 @@ struct VnniMul {
   template <int n, int... i>
   static HWY_INLINE void AddQuad(__m512i codes, const uint8_t* digits,
                                  __m512i (&sums)[kSums], Indices<i...>) {
-    ((sums[i * kN + n] = _mm512_dpbusd_epi32(
-          sums[i * kN + n], codes,
-          _mm512_set1_epi32(LoadUnaligned<int32_t>(digits + i * kDigitSteps)))),
-     ...);
+    (AddProducts(codes, digits + i * kDigitSteps, sums[i * kN + n]), ...);
   }
   template <int n>
   static HWY_INLINE void AddPanel(const uint8_t* line, const uint8_t* fetch,
-                                  const uint8_t* digits,
-                                  __m512i (&sums)[kSums]) {
-    __builtin_prefetch(fetch);
+                                  const uint8_t* digits, __m512i (&sums)[kSums],
+                                  __m512i (&odd)[kSums]) {
+    __builtin_prefetch(fetch, /*rw=*/0, /*locality=*/2);  // into L2
     __m512i quads[Format::kQuads];
     Format::Load(line, quads);
     AddQuad<n>(quads[0], digits, sums, DigitRows());
     if constexpr (Format::kQuads == 2) {
-      AddQuad<n>(quads[1], digits + 4, sums, DigitRows());
+      AddQuad<n>(quads[1], digits + 4, kSplit ? odd : sums, DigitRows());
     }
   }
   template <int... n>
   static HWY_INLINE void AddLine(const uint8_t* line, const uint8_t* fetch,
                                  int64_t stride, const uint8_t* digits,
-                                 __m512i (&sums)[kSums], Indices<n...>) {
-    (AddPanel<n>(line + n * stride, fetch + n * stride, digits, sums), ...);
+                                 __m512i (&sums)[kSums], __m512i (&odd)[kSums],
+                                 Indices<n...>) {
+    (AddPanel<n>(line + n * stride, fetch + n * stride, digits, sums, odd),
+     ...);
   }
 
   template <int n, int... r>
@@ -196,6 +211,7 @@ struct VnniMul {
       const int64_t end = std::min(k + args.block, args.k_end);
       __m512i sums[kSums];
       Start(terms, sums, Sums());
+      __m512i odd[kSums] = {};
       while (k < end) {
         const uint8_t* digits = strip +
                                 k / kDigitSteps * kDigits * kR * kDigitSteps +
@@ -204,12 +220,18 @@ struct VnniMul {
         const uint8_t* stop =
             at.line + (steps + kStepsPerLine - 1) / kStepsPerLine * kLineBytes;
         do {
-          AddLine(at.line, fetch, args.panel_stride, digits, sums, Panels());
+          AddLine(at.line, fetch, args.panel_stride, digits, sums, odd,
+                  Panels());
           at.line += kLineBytes;
           fetch += args.fetch_step;
           digits += kStepsPerLine;
         } while (at.line != stop);
         k += steps;
+      }
+      if constexpr (kSplit) {
+        for (int i = 0; i < kSums; ++i) {
+          sums[i] = _mm512_add_epi32(sums[i], odd[i]);
+        }
       }
       FinishAll(args, at.scales, terms, sums, Panels());
       terms += kR;
@@ -219,8 +241,8 @@ struct VnniMul {
 };
 
 // What 32 registers hold: three sums per row and panel.
-constexpr int kRows = 8;
-constexpr int kPanelsPerRows[kRows + 1] = {0, 4, 2, 1, 1, 1, 1, 1, 1};
+constexpr int kRows = 6;
+constexpr int kPanelsPerRows[kRows + 1] = {0, 4, 4, 2, 2, 1, 1};
 
 template <class Format, int kR, int kN>
 constexpr MulFn MulOrNull() {
@@ -255,9 +277,19 @@ void Use(Kernels& kernels) {
 MOE_AFTER_X86()
 
 void UseVnni(Kernels& kernels) {
+  kernels.isa = "VNNI";
+  kernels.same_bytes_everywhere = false;
   Use<Int8Digits>(kernels);
   Use<Int4Digits>(kernels);
   Use<Mxfp4Digits>(kernels);
+  if (!CpuFeatures().amd) return;
+  kernels[WeightFormat::kInt8].stream_ahead = kAmdStreamAhead;
+  // Codes of 4 bits come in best as one stream that nobody fetches ahead.
+  for (const auto f : {WeightFormat::kInt4, WeightFormat::kMxfp4}) {
+    kernels[f].stream_ahead = 0;
+    kernels[f].mul[1][1] = nullptr;
+    kernels[f].mul[1][2] = nullptr;
+  }
 }
 
 }  // namespace moe

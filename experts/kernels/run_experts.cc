@@ -24,10 +24,6 @@ constexpr int64_t kTasksPerThread = 12;
 // To read the weights costs about as much as to multiply them by this many
 // rows.
 constexpr int64_t kReadRows = 4;
-// Bytes ahead of the multiplication that the stream of weights is fetched, over
-// all panels that are multiplied at once: memory bandwidth times the latency of
-// a busy memory, with room to spare.
-constexpr int64_t kPrefetchBytes = 16384;
 
 // Outputs that a worker forms at a time: what they take of the L2 cache.
 constexpr int64_t kTileFloats = 8 * kBlockRows * kUnitPanels * kPanelWidth;
@@ -44,7 +40,10 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Multiplies `count` adjacent panels by one strip, as many at a time as there
 // are kernels for.
-void MulStrip(const MulFn (&muls)[3], int64_t count, bool stream,
+//
+// ahead: bytes that a strip on its own fetches ahead, as stream_ahead; -1 =
+//        args.fetch says what the strip fetches
+void MulStrip(const MulFn (&muls)[3], int64_t count, int64_t ahead,
               const PackedLayout& layout, MulArgs args, float* tile) {
   const int64_t k_begin = args.k_begin;
   const int64_t k_end = args.k_end;
@@ -60,21 +59,24 @@ void MulStrip(const MulFn (&muls)[3], int64_t count, bool stream,
     const int64_t at_once = 1 << log_panels;
     args.panels = first + p * args.panel_stride;
     args.tile = tile + p * args.rows * kPanelWidth;
-    if (stream) {
+    if (ahead == 0) {
+      args.fetch = args.panels;
+      muls[log_panels](args);
+    } else if (ahead > 0) {
       // The last part fetches the panels that come next.
-      const int64_t ahead = kPrefetchBytes >> log_panels;
+      const int64_t of_panel = ahead >> log_panels;
       const int64_t last_part =
           std::max<int64_t>(
-              0, k_end - ahead / kLineBytes * layout.steps_per_line()) /
+              0, k_end - of_panel / kLineBytes * layout.steps_per_line()) /
           kCutAlignment * kCutAlignment;
-      args.fetch = args.panels + ahead;
+      args.fetch = args.panels + of_panel;
       if (last_part > 0) {
         args.k_end = last_part;
         muls[log_panels](args);
       }
       args.k_begin = last_part;
       args.k_end = k_end;
-      args.fetch = args.panels + layout.line_offset(last_part) + ahead +
+      args.fetch = args.panels + layout.line_offset(last_part) + of_panel +
                    (at_once - 1) * args.panel_stride;
       muls[log_panels](args);
       args.k_begin = k_begin;
@@ -317,7 +319,8 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
         args.fetch =
             panels + to_next + cut_begin +
             (s - task.first_strip) * (cut_end - cut_begin) / num_strips;
-        MulStrip(muls[args.rows], count, stream, layout, args,
+        MulStrip(muls[args.rows], count, stream ? format.stream_ahead : -1,
+                 layout, args,
                  tiles + (p * rows_of_task + (begin - first_row) * count) *
                              kPanelWidth);
       }

@@ -1,4 +1,4 @@
-// What is beyond Highway's instruction sets on x86: VNNI and AMX.
+// What is beyond Highway's AVX3 on x86: VNNI and AMX.
 
 #pragma once
 
@@ -30,15 +30,27 @@
 
 namespace moe {
 
-// AVX-512 with VNNI, and AMX for int8 and bf16. Asks the system, once, to let
-// this process use AMX.
-bool CpuHasAmx();
+// What this CPU has beside the AVX-512 of Highway's AVX3.
+struct X86Features {
+  bool vnni = false;
+  bool amx = false;  // for int8 and bf16, and the system lets this process
+  bool amd = false;  // made by AMD
+};
+// Looks once, and asks the system then to let this process use AMX.
+const X86Features& CpuFeatures();
 
-// Replaces the kernels of bf16, int8, int4 and mxfp4 in a table for AVX-512.
-// Requires: CpuHasAmx().
-void UseAmx(Kernels& kernels);
-// Parts of it: few rows of int8, int4 and mxfp4; all of bf16.
+// FormatKernels::stream_ahead on AMD's CPUs, whose own fetching is good:
+// instructions that fetch far ahead hold the entries for misses of the L1 cache
+// that it could use. Measured on Zen 4.
+inline constexpr int64_t kAmdStreamAhead = 4096;
+
+// These make a table for AVX-512 one for more than that.
+
+// int8, int4 and mxfp4 by VNNI. Requires: CpuFeatures().vnni.
 void UseVnni(Kernels& kernels);
+// The same by VNNI and by tiles, and bf16. Requires: CpuFeatures().amx.
+void UseAmx(Kernels& kernels);
+// Part of it: bf16.
 void UseSplit(Kernels& kernels);
 
 // Of the 8 tile registers: [0, sums) hold sums, the last one holds weights, the

@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
 #include "tests/experts/kernels/packed_experts.h"
 #include "tests/testing/allocation_counter.h"
@@ -118,6 +120,11 @@ struct SweepCase {
   int64_t d_ff;
 };
 
+// Right and slow.
+bool IsPortable(const Kernels& kernels) {
+  return &kernels == AllKernels().back();
+}
+
 class RunExpertsSweepTest : public ::testing::TestWithParam<SweepCase> {};
 
 // Each number of rows goes through other kernels, tiles and tails.
@@ -140,7 +147,7 @@ TEST_P(RunExpertsSweepTest, AgreesWithTheReferenceOnEveryInstructionSet) {
   std::vector<float> best;
   for (const Kernels* kernels : AllKernels()) {
     SCOPED_TRACE(std::string(kernels->isa));
-    const bool sampled_only = large && !kernels->same_bytes_everywhere;
+    const bool sampled_only = large && IsPortable(*kernels);
     std::vector<float> alone(kMaxTokens * spec.d_model);
     for (int64_t row = 0; row < kMaxTokens; ++row) {
       if (sampled_only && !is_sampled(row)) continue;
@@ -202,13 +209,40 @@ TEST_P(RunExpertsFormatTest, BytesOfARowDoNotDependOnTheRowCount) {
     const TestBatch whole(hidden, spec.d_model, {kMaxTokens});
     const auto all = RunOnce(*kernels, spec, {&expert.packed, 1}, whole.batch);
     for (int64_t tokens = 1; tokens < kMaxTokens;
-         tokens += kernels->same_bytes_everywhere ? 1 : 37) {
+         tokens += IsPortable(*kernels) ? 37 : 1) {
       const TestBatch batch(hidden, spec.d_model, {tokens});
       ASSERT_TRUE(
           SameBytes(RowsOf(all, spec.d_model, 0, tokens),
                     RunOnce(*kernels, spec, {&expert.packed, 1}, batch.batch)))
           << tokens << " rows";
     }
+  }
+}
+
+TEST_P(RunExpertsFormatTest, VnniAndAmxFormTheSameIntegers) {
+  const auto find = [](absl::string_view isa) {
+    const auto& all = AllKernels();
+    const auto at = std::find_if(all.begin(), all.end(),
+                                 [&](const auto* k) { return k->isa == isa; });
+    return at != all.end() ? *at : nullptr;
+  };
+  const Kernels* vnni = find("VNNI");
+  const Kernels* amx = find("AMX");
+  if (vnni == nullptr || amx == nullptr) {
+    GTEST_SKIP() << "this CPU does not have both";
+  }
+  if (GetParam() == WeightFormat::kBF16) {
+    GTEST_SKIP() << "bf16 has another arithmetic with AMX";
+  }
+  const ExpertSpec spec = Spec(288, 72);
+  const TestExpert expert(spec, GetParam(), /*seed=*/5);
+  const auto hidden = RandomFloats(40 * spec.d_model, 1.0F, 94);
+  for (const int64_t tokens : {1, 5, 6, 40}) {
+    const TestBatch batch(hidden, spec.d_model, {tokens});
+    EXPECT_TRUE(
+        SameBytes(RunOnce(*vnni, spec, {&expert.packed, 1}, batch.batch),
+                  RunOnce(*amx, spec, {&expert.packed, 1}, batch.batch)))
+        << tokens << " rows";
   }
 }
 
