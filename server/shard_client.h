@@ -42,7 +42,6 @@ struct ShardClientOptions {
 struct ShardAttempt {
   // Of whoever started it, to know it by.
   size_t call = 0;
-  bool hedge = false;
 
   size_t target = 0;  // that it went to
   int64_t rows = 0;
@@ -76,7 +75,7 @@ class ShardClient {
   const std::vector<std::string>& targets() const { return targets_; }
   const ShardMetrics& metrics() const { return metrics_; }
 
-  // Calls ForwardExperts. `attempt` has call and hedge, and is posted to
+  // Calls ForwardExperts. `attempt` has call, and is posted to
   // `inbox` once it has ended.
   // avoid: targets that were tried before, by index; others go first.
   void Start(const std::shared_ptr<ShardAttempt>& attempt,

@@ -118,10 +118,11 @@ void ShardFleet::Unregister(const SpreadLayer* layer) {
 
 std::vector<size_t> ShardFleet::ShardsOf(const std::string& model) const {
   std::vector<size_t> with_experts;
-  for (size_t s = 0; s < shards_->clients.size(); ++s) {
+  const ShardSet& shards = *shards_;
+  for (size_t s = 0; s < shards.clients.size(); ++s) {
     const auto on_shard = [&](const SpreadLayer* layer) {
       return layer->model == model &&
-             !shards_->placement
+             !shards.placement
                   .ExpertsOf(static_cast<int>(s), model, layer->layer,
                              layer->num_experts())
                   .empty();

@@ -76,7 +76,7 @@ absl::Status ShardedExperts::Forward(const ExpertBatch& batch, Matrix out) {
   for (size_t i = 0; i < calls_.size(); ++i) {
     calls_[i].request = writer_.Write(layer_, batch, calls_[i].experts,
                                       fleet_.options().wire_dtype);
-    Attempt(calls_[i], i, /*hedge=*/false);
+    Attempt(calls_[i], i);
   }
   RunLocal(batch, out);
 
@@ -209,10 +209,9 @@ void ShardedExperts::RunLocal(const ExpertBatch& batch, Matrix out) {
   }
 }
 
-void ShardedExperts::Attempt(Call& call, size_t index, bool hedge) {
+void ShardedExperts::Attempt(Call& call, size_t index) {
   auto attempt = std::make_shared<ShardAttempt>();
   attempt->call = index;
-  attempt->hedge = hedge;
   call.shard->Start(attempt, call.request, call.rows, deadline_, call.tried,
                     inbox_);
   if (call.tried.empty()) call.start = attempt->start;
@@ -278,10 +277,9 @@ void ShardedExperts::MakeDue(const ExpertBatch& batch) {
     if (now >= deadline_) {
       GiveUp(call, Late(batch));
     } else if (now >= call.next) {
-      const bool hedge = call.next_is_hedge;
-      (hedge ? call.shard->metrics().hedges : call.shard->metrics().retries)
-          ->Increment();
-      Attempt(call, i, hedge);
+      const ShardMetrics& metrics = call.shard->metrics();
+      (call.next_is_hedge ? metrics.hedges : metrics.retries)->Increment();
+      Attempt(call, i);
     }
   }
 }

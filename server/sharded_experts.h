@@ -64,7 +64,7 @@ class ShardedExperts final : public ExpertShard {
   // Decides who runs which expert.
   void Divide(const ExpertBatch& batch);
   void RunLocal(const ExpertBatch& batch, Matrix out);
-  void Attempt(Call& call, size_t index, bool hedge);
+  void Attempt(Call& call, size_t index);
   void TakeEnded(const std::shared_ptr<ShardAttempt>& attempt,
                  const ExpertBatch& batch, Matrix out);
   // Why what has not been answered by deadline_ is given up.

@@ -4,12 +4,14 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -20,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "moe/v1/shard.grpc.pb.h"
 #include "server/client/connection.h"
+#include "server/client/http_get.h"
 #include "server/server.h"
 #include "server/tensor_codec.h"
 #include "tests/testing/reference_moe.h"
@@ -437,13 +440,14 @@ class HostileShard final : public v1::ExpertShardService::Service {
                               const v1::ForwardExpertsRequest* request,
                               v1::ForwardExpertsResponse* response) override {
     answer(*request, *response);
-    return grpc::Status::OK;
+    return refusal;
   }
 
   const std::string& address() const { return address_; }
   std::function<void(const v1::ForwardExpertsRequest&,
                      v1::ForwardExpertsResponse&)>
       answer;
+  grpc::Status refusal;  // OK: none
 
  private:
   const v1::ShardDescription says_;
@@ -522,6 +526,56 @@ TEST_F(ShardedServerTest, AHostileShardFailsOnlyThoseWhoNeedIt) {
                            connection.Forward(Request(0, 4, 1)));
   MOE_ASSERT_OK_AND_ASSIGN(const FloatMatrix output, ToFloats(after.output()));
   EXPECT_THAT(output.values, ::testing::Each(0.0F));
+}
+
+TEST_F(ShardedServerTest, FailuresAreBoundedAndCountedByTheirCode) {
+  HostileShard shard(DescriptionOfAGoodShard());
+  std::string padding;
+  shard.answer = [&](const v1::ForwardExpertsRequest& request,
+                     v1::ForwardExpertsResponse& response) {
+    const std::vector<float> zeros(
+        static_cast<size_t>(request.rows_size() * kDModel));
+    Encode(ConstMatrix(zeros.data(), request.rows_size(), kDModel), v1::F32,
+           *response.mutable_output());
+    // A field that nobody knows is left alone, however long.
+    response.GetReflection()
+        ->MutableUnknownFields(&response)
+        ->AddLengthDelimited(1000, padding);
+  };
+  ServerOptions options = FrontOptions({{{shard.address()}, "0-15"}});
+  options.metrics_address = "127.0.0.1:0";
+  options.max_message_bytes = 1 << 20;
+  const auto front = Start(options);
+  const Connection connection = Connect(*front);
+  const auto counted = [&](absl::string_view code) {
+    const auto page = HttpGet("--metrics", {.address = front->metrics_address(),
+                                            .path = "/metrics",
+                                            .password = ""});
+    MOE_EXPECT_OK(page.status());
+    const std::string name = absl::StrCat("\nmoe_shard_failures_total{code=\"",
+                                          code, "\",shard=\"s0\"} ");
+    const size_t at = page->find(name);
+    EXPECT_NE(at, std::string::npos) << name;
+    return at == std::string::npos
+               ? -1
+               : std::atoi(page->c_str() + at + name.size());
+  };
+  padding.assign(100'000, 'x');
+  MOE_EXPECT_OK(connection.Forward(Request(0, 4, 1)).status());
+  padding.assign(2'000'000, 'x');
+  EXPECT_THAT(connection.Forward(Request(0, 4, 1)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("shard s0: Received message larger")));
+  EXPECT_GE(counted("RESOURCE_EXHAUSTED"), 1);
+  EXPECT_EQ(counted("UNAUTHENTICATED"), 0);
+
+  padding.clear();
+  shard.refusal = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "no token");
+  EXPECT_THAT(connection.Forward(Request(0, 4, 1)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("shard s0")));
+  EXPECT_GE(counted("UNAUTHENTICATED"), 1);
+  shard.refusal = grpc::Status::OK;
+  MOE_EXPECT_OK(connection.Forward(Request(0, 4, 1)).status());
 }
 
 TEST_F(ShardedServerTest, AShardThatNeverAnswersCostsTheTimeout) {
