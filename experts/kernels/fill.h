@@ -12,6 +12,7 @@ void FillFloatFormats(Kernels& kernels);  // f32, bf16, f16
 void Fill8BitFormats(Kernels& kernels);   // int8, fp8
 void Fill4BitFormats(Kernels& kernels);   // int4, mxfp4
 void FillActivate(Kernels& kernels);
+void FillPackLines(Kernels& kernels);
 void FillRates(Kernels& kernels);
 
 }  // namespace moe

@@ -37,6 +37,7 @@ Kernels Fill() {
   Fill8BitFormats(kernels);
   Fill4BitFormats(kernels);
   FillActivate(kernels);
+  FillPackLines(kernels);
   FillRates(kernels);
   return kernels;
 }

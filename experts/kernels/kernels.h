@@ -118,6 +118,19 @@ struct FormatKernels {
   UnpackFn unpack = nullptr;
 };
 
+// Packs `steps` steps of 16 rows: whole lines, and of formats with scales all
+// of one group. The same bytes on every instruction set.
+inline constexpr int64_t kMaxPackSteps = 128;
+struct PackLinesArgs {
+  const float* rows = nullptr;  // [16][row_stride], the steps of each row;
+                                // readable up to a multiple of 4 steps
+  int64_t row_stride = 0;
+  int64_t steps = 0;        // at most kMaxPackSteps
+  float* scales = nullptr;  // [16], written; NaN where a weight is not finite
+  uint8_t* lines = nullptr;
+};
+using PackLinesFn = void (*)(const PackLinesArgs& args);
+
 struct Kernels {
   // "AVX2", "AVX3", "SCALAR", ... as Highway names instruction sets; "VNNI" and
   // "AMX" are AVX3 with some formats' kernels replaced.
@@ -128,6 +141,7 @@ struct Kernels {
   // On what `unpack` wrote, and strips as of FormatKernels it belongs to.
   MulFn mul_unpacked[kMaxStripRows + 1][3] = {};
   ActivateFn activate = nullptr;
+  PackLinesFn pack_lines[8] = {};  // by WeightFormat
   // For MeasureMachine. fma: chains of FMA in registers, flops_per_step each
   // step; read: reads all bytes. They return something that depends on all of
   // it.

@@ -92,6 +92,12 @@ using RowReader =
 void PackPanel(const PackedLayout& layout, RowReader read, int64_t panel,
                uint8_t* dst);
 
+// The same with the kernels of one instruction set; they all write the same
+// bytes.
+struct Kernels;
+void PackPanel(const PackedLayout& layout, RowReader read, int64_t panel,
+               uint8_t* dst, const Kernels& kernels);
+
 // Reads the codes of row `row`, columns [col, col + out.size()): e4m3 bytes,
 // e2m1 nibbles, two's complement int8, or int4 plus 8.
 using CodeReader =

@@ -1,12 +1,18 @@
 #include "experts/kernels/packed_matrix.h"
 
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "experts/kernels/kernels.h"
 #include "gtest/gtest.h"
 #include "tests/experts/kernels/packed_experts.h"
+#include "tests/experts/kernels/reference_packing.h"
 
 namespace moe {
 namespace {
@@ -134,6 +140,161 @@ INSTANTIATE_TEST_SUITE_P(All, PackedMatrixTest,
                          [](const auto& test) {
                            return std::string(WeightFormatName(test.param));
                          });
+
+// Weights that are hard to agree on, n of them.
+struct HardWeights {
+  std::string name;
+  std::function<std::vector<float>(int64_t n)> make;
+};
+
+std::vector<float> Repeated(std::vector<float> values, int64_t n) {
+  std::vector<float> repeated(n);
+  // 7 and 16 have no common factor: each column gets all of them.
+  for (int64_t i = 0; i < n; ++i) {
+    repeated[i] = values[static_cast<size_t>(i * 7) % values.size()];
+  }
+  return repeated;
+}
+
+// Random ones times `scale`; at one of `rarity` places one of `values` instead.
+std::vector<float> Mixed(int64_t n, float scale,
+                         const std::vector<float>& values, int rarity) {
+  auto weights = RandomFloats(n, 1.0F, 11);
+  std::mt19937_64 engine(12);
+  for (float& weight : weights) {
+    weight *= scale;
+    if (engine() % static_cast<uint64_t>(rarity) == 0) {
+      weight = values[engine() % values.size()];
+    }
+  }
+  return weights;
+}
+
+const std::vector<HardWeights>& AllHardWeights() {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kMax = std::numeric_limits<float>::max();
+  static const std::vector<HardWeights> all = {
+      {"Gaussian", [](int64_t n) { return RandomFloats(n, 0.02F, 9); }},
+      {"GaussianBF16",
+       [](int64_t n) {
+         auto weights = RandomFloats(n, 0.02F, 10);
+         for (float& w : weights) w = BF16ToFloat(FloatToBF16(w));
+         return weights;
+       }},
+      {"Zeros", [](int64_t n) { return std::vector<float>(n, 0.0F); }},
+      {"NegativeZeros", [](int64_t n) { return std::vector<float>(n, -0.0F); }},
+      {"MostlyZeros",
+       [](int64_t n) {
+         return Mixed(n, 0.0F, {1, -1, -0.0F, 0.5F}, 40);
+       }},
+      {"SmallIntegers",
+       [](int64_t n) {
+         return Repeated(
+             {-8, 7, 0, 1, -1, 3.5F, -3.5F, 2.5F, 0.5F, -0.5F, 1.5F}, n);
+       }},
+      // Halfway between codes of int8 (extreme 127), of e4m3 (448) and e2m1
+      // (6).
+      {"TiesOfInt8",
+       [](int64_t n) {
+         return Repeated(
+             {127, -127, 0.5F, 1.5F, 2.5F, -0.5F, -1.5F, 63.5F, 126.5F}, n);
+       }},
+      {"TiesOfFp8",
+       [](int64_t n) {
+         return Repeated({448, -448, 0x1p-10F, 0x3p-10F, -0x5p-10F, 0x1.1p0F,
+                          0x1.3p0F, -0x1.dp3F, 0x1.fp-7F, 0x1.ffp-7F, 432, 416},
+                         n);
+       }},
+      {"TiesOfMxfp4",
+       [](int64_t n) {
+         return Repeated({6, -6, 0.25F, 0.75F, 1.25F, -1.75F, 2.5F, 3.5F, 5, -5,
+                          5.5F, 7.5F, 7.9F, -0.25F, 0.125F},
+                         n);
+       }},
+      {"TiesOfHalves",
+       [](int64_t n) {
+         return Repeated(
+             {1 + 0x1p-8F, 1 + 0x3p-8F, 1 + 0x1p-11F, -1 - 0x3p-11F, 65519.9F,
+              65520, -65504, 0x1p-25F, 0x1.8p-25F, 0x1p-14F, 0x1.ffcp-15F,
+              0x1.ffep-15F, -0x3p-25F, 1e6F},
+             n);
+       }},
+      {"Subnormal",
+       [](int64_t n) {
+         return Mixed(n, 0x1p-130F, {0, -0.0F}, 5);
+       }},
+      {"SubnormalAndNot",
+       [](int64_t n) {
+         return Mixed(n, 0x1p-130F, {1, -0x1p-60F}, 50);
+       }},
+      {"AroundTheTiniest",
+       [](int64_t n) {
+         return Mixed(n, 0x1p-101F,
+                      {0x1p-100F, -0x1p-100F, 0x1.fffffep-101F, 0}, 20);
+       }},
+      {"Huge",
+       [](int64_t n) {
+         return Mixed(n, 0x1p125F, {kMax, -kMax, 0x1p127F, 1}, 20);
+       }},
+      {"AllHuge",
+       [](int64_t n) {
+         return Mixed(n, 0.0F, {kMax, -kMax}, 1);
+       }},
+      {"WideRange",
+       [](int64_t n) {
+         auto weights = RandomFloats(n, 20.0F, 13);
+         for (float& w : weights) w = std::exp2(w);
+         return weights;
+       }},
+      {"NotFinite",
+       [](int64_t n) {
+         return Mixed(n, 0.02F, {kNaN, -kNaN, kInf, -kInf}, 100);
+       }},
+      {"MostlyNotFinite",
+       [](int64_t n) {
+         return Mixed(n, 0.02F, {kNaN, kInf, -kInf, 1}, 2);
+       }},
+      // Any bits: signalling NaN, and all exponents.
+      {"AnyBits",
+       [](int64_t n) {
+         std::vector<float> weights(n);
+         std::mt19937 engine(14);
+         for (float& w : weights)
+           w = std::bit_cast<float>(static_cast<uint32_t>(engine()));
+         return weights;
+       }},
+  };
+  return all;
+}
+
+TEST_P(PackedMatrixTest, EveryInstructionSetWritesTheBytesOfTheReference) {
+  for (const auto& [n, k] :
+       std::vector<std::pair<int64_t, int64_t>>{{16, 128},
+                                                {1, 1},
+                                                {5, 7},
+                                                {16, 3},
+                                                {17, 33},
+                                                {33, 96},
+                                                {40, 517},
+                                                {19, 130},
+                                                {2, 1024}}) {
+    const auto layout = PackedLayout::For(GetParam(), n, k);
+    for (const HardWeights& hard : AllHardWeights()) {
+      const auto weights = hard.make(n * k);
+      for (int64_t p = 0; p < layout.panels(); ++p) {
+        std::vector<uint8_t> want(layout.panel_bytes(), 0x55);
+        ReferencePackPanel(layout, ReaderOf(weights, k), p, want.data());
+        for (const Kernels* kernels : AllKernels()) {
+          std::vector<uint8_t> got(layout.panel_bytes(), 0xaa);
+          PackPanel(layout, ReaderOf(weights, k), p, got.data(), *kernels);
+          ASSERT_EQ(got, want) << hard.name << " " << n << "x" << k
+                               << ", panel " << p << ", " << kernels->isa;
+        }
+      }
+    }
+  }
+}
 
 struct CodedCase {
   std::string name;

@@ -1,0 +1,409 @@
+// Packing, vectorised across the columns of a panel: each lane goes through the
+// operations of one column in a fixed order, without fused multiply-adds that
+// would round differently, so that every instruction set writes the same bytes.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "experts/kernels/quantise.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "experts/kernels/fill.h"
+#include "experts/kernels/kernels.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moe {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::CappedTag<float, kPanelWidth>;
+using DI = hn::RebindToSigned<DF>;
+using DU = hn::RebindToUnsigned<DF>;
+using VF = hn::Vec<DF>;
+using VI = hn::Vec<DI>;
+using VU = hn::Vec<DU>;
+using MF = hn::Mask<DF>;
+
+constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(DF()));
+
+// Groups whose weights are all smaller become zero, so that no scale is
+// subnormal and its inverse is finite.
+constexpr float kTiny = 0x1p-100F;
+// Added to a float below 2^22 it leaves no bits for a fraction: the sum is
+// rounded to the nearest integer, ties to even, which its last bits hold.
+constexpr float kRounder = 0x1.8p23F;
+
+HWY_INLINE VF Set(float value) { return hn::Set(DF(), value); }
+HWY_INLINE VU Set(uint32_t value) { return hn::Set(DU(), value); }
+HWY_INLINE VU Bits(VF x) { return hn::BitCast(DU(), x); }
+HWY_INLINE VF Float(VU bits) { return hn::BitCast(DF(), bits); }
+HWY_INLINE VU Magnitude(VF x) { return hn::And(Bits(x), Set(0x7fffffffU)); }
+// The sign as the bit that has the value `bit`.
+template <uint32_t bit>
+HWY_INLINE VU Sign(VF x) {
+  constexpr int kShift = 31 - std::countr_zero(bit);
+  return hn::And(hn::ShiftRight<kShift>(Bits(x)), Set(bit));
+}
+
+// a >= b ? yes : no. Requires: a, b < 2^31.
+HWY_INLINE VU IfAtLeast(VU a, uint32_t b, VU yes, VU no) {
+  const DI di;
+  const auto less = hn::Lt(hn::BitCast(di, a), hn::BitCast(di, Set(b)));
+  return hn::IfThenElse(hn::RebindMask(DU(), less), no, yes);
+}
+
+// As FloatToBF16.
+HWY_INLINE VU ToBF16(VF x) {
+  const VU bits = Bits(x);
+  const VU upper = hn::ShiftRight<16>(bits);
+  const VU odd = hn::And(upper, Set(1U));
+  const VU rounded = hn::ShiftRight<16>(bits + Set(0x7fffU) + odd);
+  return IfAtLeast(Magnitude(x), 0x7f800001U, hn::Or(upper, Set(0x40U)),
+                   rounded);
+}
+
+HWY_INLINE VF RoundToBF16(VF x) { return Float(hn::ShiftLeft<16>(ToBF16(x))); }
+
+// The nearest value of a small IEEE-like format, ties to even, as its exponent
+// and mantissa; subnormal values included. Requires: x >= 0, in range.
+template <int kMantissaBits, int kBias>
+HWY_INLINE VU ToSmallFloat(VF x) {
+  constexpr int kShift = 23 - kMantissaBits;
+  const DI di;
+  const VU least = Set(uint32_t{128 - kBias} << 23);  // of normal values
+  const VU exponent = hn::And(Bits(x), Set(0x7f800000U));
+  const VU at_least = hn::BitCast(
+      DU(), hn::Max(hn::BitCast(di, exponent), hn::BitCast(di, least)));
+  // A power of two whose last place is that of the small float: adding it
+  // rounds there. What it adds to that power is the mantissa, with its leading
+  // bit, which is one step of the exponent.
+  const VU rounder = at_least + Set(uint32_t{kShift} << 23);
+  const VU mantissa = Bits(x + Float(rounder)) - rounder;
+  return hn::ShiftRight<kShift>(at_least - least) + mantissa;
+}
+
+// As FloatToF16.
+HWY_INLINE VU ToF16(VF x) {
+  const VU magnitude = Magnitude(x);
+  VU half = ToSmallFloat<10, 15>(Float(magnitude));
+  half = IfAtLeast(magnitude, 0x477ff000U, Set(0x7c00U), half);
+  half = IfAtLeast(magnitude, 0x7f800001U, Set(0x7e00U), half);
+  return hn::Or(Sign<0x8000>(x), half);
+}
+
+// Adjacent columns of some steps.
+struct Columns {
+  HWY_INLINE VF operator[](int64_t step) const {
+    return hn::LoadU(DF(), w + step * kPanelWidth);
+  }
+
+  const float* w;
+  int64_t steps;
+};
+
+// The largest magnitude in a group of each column, and what is made of it.
+struct Extent {
+  explicit HWY_INLINE Extent(Columns columns) {
+    const DI di;
+    // Magnitudes compare like integers; those of NaN are the largest.
+    VI bits = hn::Zero(di);
+    for (int64_t i = 0; i < columns.steps; ++i) {
+      bits = hn::Max(bits, hn::BitCast(di, Magnitude(columns[i])));
+    }
+    max = hn::BitCast(DF(), bits);
+    finite = hn::Lt(max, Set(std::numeric_limits<float>::infinity()));
+    coded = hn::And(finite, hn::Ge(max, Set(kTiny)));
+  }
+
+  // `scale` where there are codes, `of_zeros` where all weights are (nearly)
+  // zero, NaN where one is not finite.
+  HWY_INLINE VF Scale(VF scale, float of_zeros) const {
+    const VF nan = Set(std::numeric_limits<float>::quiet_NaN());
+    const VF uncoded = hn::IfThenElse(finite, Set(of_zeros), nan);
+    return hn::IfThenElse(coded, scale, uncoded);
+  }
+  // What to And with, so that the codes of other groups become 0.
+  HWY_INLINE VU Mask() const {
+    return hn::IfThenElseZero(hn::RebindMask(DU(), coded), Set(~0U));
+  }
+
+  VF max;
+  MF finite;
+  MF coded;
+};
+
+// Each line holds a word per column, of code(weight) for the steps of the line,
+// the first step in its lowest bits. Requires: codes have kBits bits.
+template <int kBits, class Code>
+HWY_INLINE void StoreWords(Columns columns, uint8_t* lines, Code code) {
+  constexpr int kStepsPerLine = 32 / kBits;
+  const DU du;
+  for (int64_t i = 0; i < columns.steps; i += kStepsPerLine) {
+    VU words = code(columns[i + kStepsPerLine - 1]);
+    for (int j = kStepsPerLine - 2; j >= 0; --j) {
+      words = hn::Or(hn::ShiftLeft<kBits>(words), code(columns[i + j]));
+    }
+    hn::StoreU(words, du, reinterpret_cast<uint32_t*>(lines));
+    lines += kLineBytes;
+  }
+}
+
+// Each step is 16 numbers of type T, those of code(weight).
+template <class T, class Code>
+HWY_INLINE void StoreSteps(Columns columns, uint8_t* lines, Code code) {
+  const hn::Rebind<T, DF> d;
+  for (int64_t i = 0; i < columns.steps; ++i) {
+    // Signed numbers that T holds: no instruction set saturates them.
+    const VI codes = hn::BitCast(DI(), code(columns[i]));
+    hn::StoreU(hn::DemoteTo(d, codes), d,
+               reinterpret_cast<T*>(lines) + i * kPanelWidth);
+  }
+}
+
+// How the formats pack a group of kLanes columns: writes their part of the
+// lines and returns their scales. kColumnBytes lie between neighbours in a
+// line.
+struct F32Packer {
+  static constexpr int64_t kColumnBytes = 4;
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+    for (int64_t i = 0; i < columns.steps; ++i) {
+      hn::StoreU(columns[i], DF(),
+                 reinterpret_cast<float*>(lines + i * kLineBytes));
+    }
+    return hn::Zero(DF());
+  }
+};
+
+struct BF16Packer {
+  static constexpr int64_t kColumnBytes = 4;
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+    StoreWords<16>(columns, lines, [](VF w) HWY_ATTR { return ToBF16(w); });
+    return hn::Zero(DF());
+  }
+};
+
+struct F16Packer {
+  static constexpr int64_t kColumnBytes = 2;
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+    StoreSteps<uint16_t>(columns, lines,
+                         [](VF w) HWY_ATTR { return ToF16(w); });
+    return hn::Zero(DF());
+  }
+};
+
+// The scale is rounded up, so that no code is beyond 127.
+struct Int8Packer {
+  static constexpr int64_t kColumnBytes = 4;
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+    const Extent extent(columns);
+    const VU exact = Bits(extent.max / Set(127.0F));
+    const VF scale = Float(hn::And(exact + Set(0xffffU), Set(0xffff0000U)));
+    const VF inverse = Set(1.0F) / scale;
+    const VU mask = hn::And(extent.Mask(), Set(0xffU));
+    StoreWords<8>(columns, lines, [&](VF w) HWY_ATTR {
+      return hn::And(Bits(w * inverse + Set(kRounder)), mask);
+    });
+    return extent.Scale(scale, 0.0F);
+  }
+};
+
+// The extreme weight becomes -8, whatever its sign; of some scales around that
+// one, and those that fit their codes best, the one with the least squared
+// error is taken.
+struct Int4Packer {
+  static constexpr int64_t kColumnBytes = 4;
+
+  static HWY_INLINE VF Clamp(VF x) {
+    return hn::Min(hn::Max(x, Set(-8.0F)), Set(7.0F));
+  }
+
+  struct Best {
+    VF scale;
+    VF error;
+  };
+
+  // Takes `scale` for the lanes where it is better. With kFit, returns the
+  // scale that would suit its codes best, by least squares.
+  template <bool kFit>
+  static HWY_INLINE VF Consider(Columns columns, VF scale, MF lanes,
+                                Best& best) {
+    const VF inverse = Set(1.0F) / scale;
+    VF error = hn::Zero(DF());
+    VF products = hn::Zero(DF());
+    VF squares = hn::Zero(DF());
+    for (int64_t i = 0; i < columns.steps; ++i) {
+      const VF w = columns[i];
+      const VF exact = w * inverse;
+      const VF code = (Clamp(exact) + Set(kRounder)) - Set(kRounder);
+      const VF off = exact - code;
+      error = error + off * off;
+      if constexpr (kFit) {
+        products = products + w * code;
+        squares = hn::MulAdd(code, code, squares);  // small integers: exact
+      }
+    }
+    error = error * (scale * scale);
+    const MF better = hn::And(lanes, hn::Lt(error, best.error));
+    best.error = hn::IfThenElse(better, error, best.error);
+    best.scale = hn::IfThenElse(better, scale, best.scale);
+    return RoundToBF16(products / squares);
+  }
+
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+    const Extent extent(columns);
+    VF lowest = hn::Zero(DF());
+    for (int64_t i = 0; i < columns.steps; ++i) {
+      lowest = hn::Min(lowest, columns[i]);
+    }
+    const VF negative = hn::Neg(extent.max);
+    const VF extreme =
+        hn::IfThenElse(hn::Eq(lowest, negative), negative, extent.max);
+    Best best = {.scale = hn::Zero(DF()),
+                 .error = Set(std::numeric_limits<float>::infinity())};
+    for (const float steps_to_extreme : {8.0F, 7.5F, 8.5F, 9.0F, 9.5F}) {
+      const VF scale = RoundToBF16(extreme / Set(-steps_to_extreme));
+      const VF fitted = Consider<true>(columns, scale, extent.coded, best);
+      const MF usable = hn::Ge(Float(Magnitude(fitted)), Set(kTiny / 16));
+      Consider<false>(columns, fitted, hn::And(usable, extent.coded), best);
+    }
+    // Of huge weights all errors may be infinite.
+    best.scale = hn::IfThenElse(hn::Eq(best.scale, hn::Zero(DF())),
+                                RoundToBF16(extreme / Set(-8.0F)), best.scale);
+    const VF inverse = Set(1.0F) / best.scale;
+    const VF rounder = Set(kRounder + 8.0F);
+    const VU mask = hn::And(extent.Mask(), Set(0xfU));
+    const VU otherwise = hn::AndNot(mask, Set(8U));
+    StoreWords<4>(columns, lines, [&](VF w) HWY_ATTR {
+      const VU code = Bits(Clamp(w * inverse) + rounder);
+      return hn::Or(hn::And(code, mask), otherwise);
+    });
+    return extent.Scale(best.scale, 0.0F);
+  }
+};
+
+struct Fp8Packer {
+  static constexpr int64_t kColumnBytes = 1;
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+    const Extent extent(columns);
+    const VF scale = extent.max / Set(448.0F);
+    const VU mask = hn::And(extent.Mask(), Set(0xffU));
+    StoreSteps<uint8_t>(columns, lines, [&](VF w) HWY_ATTR {
+      const VF x = hn::Min(Float(Magnitude(w)) / scale, Set(448.0F));
+      return hn::And(hn::Or(Sign<0x80>(w), ToSmallFloat<3, 7>(x)), mask);
+    });
+    return extent.Scale(scale, 0.0F);
+  }
+};
+
+// The OCP recipe: the extreme weight gets the largest exponent, 2, and what is
+// beyond the largest value becomes that.
+struct Mxfp4Packer {
+  static constexpr int64_t kColumnBytes = 4;
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+    const Extent extent(columns);
+    const VU exponent = hn::And(Bits(extent.max), Set(0x7f800000U));
+    const VU scale = exponent - Set(2U << 23);
+    // A power of two as well: multiplying is dividing.
+    const VF inverse = Float(Set(254U << 23) - scale);
+    const VU mask = hn::And(extent.Mask(), Set(0xfU));
+    StoreWords<4>(columns, lines, [&](VF w) HWY_ATTR {
+      const VF x = hn::Min(Float(Magnitude(w)) * inverse, Set(6.0F));
+      return hn::And(hn::Or(Sign<8>(w), ToSmallFloat<1, 1>(x)), mask);
+    });
+    return extent.Scale(Float(scale), 1.0F);
+  }
+};
+
+#if HWY_TARGET == HWY_SCALAR
+// tile[step][column] = rows[column][step].
+HWY_INLINE void Transpose(const PackLinesArgs& args, float* tile) {
+  for (int64_t i = 0; i < args.steps; ++i) {
+    for (int64_t column = 0; column < kPanelWidth; ++column) {
+      tile[i * kPanelWidth + column] = args.rows[column * args.row_stride + i];
+    }
+  }
+}
+#else
+// The i-th block of four lanes is from row 4i.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const float* row, int64_t stride) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return hn::LoadU(d, row);
+  } else {
+    const hn::Half<D> half;
+    return hn::Combine(
+        d, LoadBlocks(half, row + hn::MaxLanes(half) * stride, stride),
+        LoadBlocks(half, row, stride));
+  }
+}
+
+// tile[step][column] = rows[column][step], four steps at a time.
+HWY_INLINE void Transpose(const PackLinesArgs& args, float* tile) {
+  const DF d;
+  const hn::RepartitionToWide<DF> dw;
+  const int64_t stride = args.row_stride;
+  for (int64_t i = 0; i < args.steps; i += 4) {
+    for (int64_t column = 0; column < kPanelWidth; column += kLanes) {
+      const float* row = args.rows + column * stride + i;
+      const VF row0 = LoadBlocks(d, row, stride);
+      const VF row1 = LoadBlocks(d, row + stride, stride);
+      const VF row2 = LoadBlocks(d, row + 2 * stride, stride);
+      const VF row3 = LoadBlocks(d, row + 3 * stride, stride);
+      const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, row0, row1));
+      const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, row0, row1));
+      const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, row2, row3));
+      const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, row2, row3));
+      const auto store = [&](int64_t step, auto wide) HWY_ATTR {
+        hn::StoreU(hn::BitCast(d, wide), d,
+                   tile + (i + step) * kPanelWidth + column);
+      };
+      store(0, hn::InterleaveLower(dw, low01, low23));
+      store(1, hn::InterleaveUpper(dw, low01, low23));
+      store(2, hn::InterleaveLower(dw, high01, high23));
+      store(3, hn::InterleaveUpper(dw, high01, high23));
+    }
+  }
+}
+#endif
+
+template <class Packer>
+void PackLines(const PackLinesArgs& args) {
+  HWY_ALIGN float tile[kMaxPackSteps * kPanelWidth];
+  Transpose(args, tile);
+  for (int64_t column = 0; column < kPanelWidth; column += kLanes) {
+    const VF scales = Packer::Pack({tile + column, args.steps},
+                                   args.lines + column * Packer::kColumnBytes);
+    hn::StoreU(scales, DF(), args.scales + column);
+  }
+}
+
+void FillPackLinesOfTarget(Kernels& kernels) {
+  const auto fill = [&](WeightFormat format, PackLinesFn pack) {
+    kernels.pack_lines[static_cast<int>(format)] = pack;
+  };
+  fill(WeightFormat::kF32, &PackLines<F32Packer>);
+  fill(WeightFormat::kBF16, &PackLines<BF16Packer>);
+  fill(WeightFormat::kF16, &PackLines<F16Packer>);
+  fill(WeightFormat::kInt8, &PackLines<Int8Packer>);
+  fill(WeightFormat::kInt4, &PackLines<Int4Packer>);
+  fill(WeightFormat::kFp8, &PackLines<Fp8Packer>);
+  fill(WeightFormat::kMxfp4, &PackLines<Mxfp4Packer>);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moe
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moe {
+
+HWY_EXPORT(FillPackLinesOfTarget);
+void FillPackLines(Kernels& kernels) {
+  HWY_DYNAMIC_DISPATCH(FillPackLinesOfTarget)(kernels);
+}
+
+}  // namespace moe
+#endif
