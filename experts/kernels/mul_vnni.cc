@@ -259,6 +259,7 @@ void Fill(FormatKernels& kernels, Indices<i...>) {
   kernels.max_rows = kRows;
   kernels.strip_floats = &DigitFloats;
   kernels.pack_rows = &PackDigits<Format>;
+  kernels.cut_steps = 512;
   kernels.fused_rows = std::numeric_limits<int>::max();
   ((kernels.mul[i + 1][0] = MulOrNull<Format, i + 1, 1>(),
     kernels.mul[i + 1][1] = MulOrNull<Format, i + 1, 2>(),
