@@ -82,8 +82,8 @@ void PackStoredPanel(const PackedLayout& layout, const StoredMatrix& matrix,
   if (IsOwnLayout(layout, matrix)) {
     PackCodedPanel(
         layout,
-        [&](int64_t row, int64_t col, absl::Span<uint8_t> out) {
-          matrix.ReadCodes(row, col, out);
+        [&](int64_t row, int64_t col, int64_t count, uint8_t* out) {
+          matrix.ReadCodes(row, col, count, out);
         },
         [&](int64_t row, int64_t col) { return matrix.Scale(row, col); }, panel,
         dst);

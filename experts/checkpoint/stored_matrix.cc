@@ -97,11 +97,6 @@ const NibbleTable<float>& NibbleValues(StoredCoding coding) {
   return coding == StoredCoding::kMxfp4 ? mxfp4 : int4;
 }
 
-const NibbleTable<uint8_t>& NibbleCodes() {
-  static const auto codes = MakeNibbleTable([](uint8_t code) { return code; });
-  return codes;
-}
-
 // out[i] = what nibble first + i stands for.
 template <typename T>
 void ReadNibbles(const NibbleTable<T>& values, const uint8_t* source,
@@ -180,19 +175,31 @@ void StoredMatrix::Read(int64_t row, int64_t col, absl::Span<float> out) const {
   }
 }
 
-void StoredMatrix::ReadCodes(int64_t row, int64_t col,
-                             absl::Span<uint8_t> out) const {
+void StoredMatrix::ReadCodes(int64_t row, int64_t col, int64_t count,
+                             uint8_t* out) const {
   MOE_DCHECK(coding != StoredCoding::kPlain);
-  MOE_DCHECK(row >= 0 && row < rows && col >= 0 &&
-             col + static_cast<int64_t>(out.size()) <= cols);
-  if (HasNibbles(coding)) {
-    ReadNibblesOfRow(*this, NibbleCodes(), row, col, out);
+  MOE_DCHECK(row >= 0 && row < rows && col >= 0 && col + count <= cols);
+  if (!HasNibbles(coding)) {
+    const uint8_t* source = data + row * row_stride + col * col_stride;
+    if (col_stride == 1) {
+      std::copy_n(source, count, out);
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i) out[i] = source[i * col_stride];
     return;
   }
-  const uint8_t* source = data + row * row_stride + col * col_stride;
-  for (uint8_t& code : out) {
-    code = *source;
-    source += col_stride;
+  MOE_DCHECK(col % kNibblesPerGroup == 0);
+  const uint8_t* source = data + row * row_stride / 2;
+  const int64_t bytes = (count + 1) / 2;
+  if (coding != StoredCoding::kGptq4) {
+    std::copy_n(source + col / 2, bytes, out);
+    return;
+  }
+  constexpr int64_t kGroupBytes = kNibblesPerGroup / 2;
+  source += col / kNibblesPerGroup * col_stride / 2;
+  for (int64_t i = 0; i < bytes; i += kGroupBytes) {
+    std::copy_n(source, std::min(kGroupBytes, bytes - i), out + i);
+    source += col_stride / 2;
   }
 }
 

@@ -75,9 +75,11 @@ struct StoredMatrix {
   // and never slower; best with 32 rows or more.
   void ReadBlock(int64_t row, int64_t col, Matrix out) const;
 
-  // The codes behind Read, one a byte: E4M3, or nibbles. Requires: not kPlain;
-  // the range lies in the matrix.
-  void ReadCodes(int64_t row, int64_t col, absl::Span<uint8_t> out) const;
+  // The codes behind Read, of row `row`, columns [col, col + count): E4M3 a
+  // byte each, nibbles two a byte, low one first; a last half byte may hold
+  // anything above. Requires: not kPlain; the range lies in the matrix; of
+  // nibbles, col is a multiple of 8.
+  void ReadCodes(int64_t row, int64_t col, int64_t count, uint8_t* out) const;
   // What the code of an element is multiplied by. Requires: not kPlain.
   float Scale(int64_t row, int64_t col) const;
 

@@ -51,32 +51,57 @@ float LoadScale(DType dtype, int64_t column, const uint8_t* src) {
   }
 }
 
-// The code that stands for zero.
-uint8_t ZeroCode(WeightFormat format) {
-  return format == WeightFormat::kInt4 ? 8 : 0;
+// Codes of 16 rows, a row every kChunk bytes: as they come from a CodeReader,
+// and what pads them.
+struct CodeBlock {
+  uint8_t* Row(int64_t row) { return codes.data() + row * kChunk; }
+  const uint8_t* Row(int64_t row) const { return codes.data() + row * kChunk; }
+
+  alignas(64) std::array<uint8_t, kPanelWidth * kChunk> codes;
+};
+
+// Pads `count` codes of a row with those of zero up to kChunk codes.
+void PadCodes(WeightFormat format, int64_t count, uint8_t* row) {
+  if (format == WeightFormat::kInt8 || format == WeightFormat::kFp8) {
+    std::fill(row + count, row + kChunk, uint8_t{0});
+    return;
+  }
+  const uint8_t zeros = format == WeightFormat::kInt4 ? 0x88 : 0;
+  if (count % 2 != 0) {
+    row[count / 2] =
+        static_cast<uint8_t>((row[count / 2] & 0xfU) | (zeros & 0xf0U));
+  }
+  std::fill(row + (count + 1) / 2, row + kChunk / 2, zeros);
 }
 
-// Writes codes of one column into consecutive lines from `line` on; `steps` is
-// a whole number of lines.
-void StoreCodes(WeightFormat format, const uint8_t* codes, int64_t steps,
-                int64_t column, uint8_t* line) {
-  if (format == WeightFormat::kInt4 || format == WeightFormat::kMxfp4) {
-    for (int64_t i = 0; i < steps; i += 8) {
-      uint32_t word = 0;
-      for (int j = 0; j < 8; ++j) {
-        word |= static_cast<uint32_t>(codes[i + j] & 0xfU) << (4 * j);
-      }
-      Store(line + i / 8 * kLineBytes + column * 4, word);
-    }
-  } else if (format == WeightFormat::kInt8) {
-    for (int64_t i = 0; i < steps; i += 4) {
-      std::memcpy(line + i / 4 * kLineBytes + column * 4, codes + i, 4);
-    }
-  } else {
+// Writes the codes of `steps` steps, a whole number of lines.
+void StoreCodes(const PackedLayout& layout, const CodeBlock& block,
+                int64_t steps, uint8_t* lines) {
+  if (layout.format == WeightFormat::kFp8) {
     for (int64_t i = 0; i < steps; ++i) {
-      line[i * kPanelWidth + column] = codes[i];
+      for (int64_t column = 0; column < kPanelWidth; ++column) {
+        lines[i * kPanelWidth + column] = block.Row(column)[i];
+      }
+    }
+    return;
+  }
+  // The word of a column is what its row has there.
+  const int64_t num_lines = steps / layout.steps_per_line();
+  for (int64_t line = 0; line < num_lines; ++line) {
+    for (int64_t column = 0; column < kPanelWidth; ++column) {
+      std::memcpy(lines + line * kLineBytes + column * 4,
+                  block.Row(column) + line * 4, 4);
     }
   }
+}
+
+// Requires: E4M3 codes.
+bool HasNaN(const uint8_t* codes, int64_t count) {
+  uint8_t found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    found |= static_cast<uint8_t>((codes[i] & 0x7fU) + 1);
+  }
+  return (found & 0x80U) != 0;
 }
 
 int64_t RoundUp(int64_t value, int64_t multiple) {
@@ -190,35 +215,34 @@ void PackPanel(const PackedLayout& layout, RowReader read, int64_t panel,
   }
 }
 
-void PackCodedPanel(const PackedLayout& layout, CodeReader codes,
+void PackCodedPanel(const PackedLayout& layout, CodeReader read,
                     ScaleReader scale, int64_t panel, uint8_t* dst) {
   MOE_CHECK(layout.has_scales());
   const int64_t steps_per_line = layout.steps_per_line();
   const int64_t first = panel * kPanelWidth;
   const int64_t columns = std::min(kPanelWidth, layout.n - first);
-  const uint8_t zero = ZeroCode(layout.format);
-  std::array<uint8_t, kChunk> buffer;
-  for (int64_t column = 0; column < kPanelWidth; ++column) {
-    for (int64_t k = 0; k < layout.k; k += layout.group) {
-      const int64_t end = std::min(k + layout.group, layout.k);
-      bool has_nan = false;
-      for (int64_t i = k; i < end; i += kChunk) {
-        const int64_t chunk = std::min(kChunk, end - i);
-        const int64_t padded = RoundUp(chunk, steps_per_line);
-        std::fill_n(buffer.begin(), padded, zero);
-        if (column < columns) {
-          codes(first + column, i, absl::MakeSpan(buffer.data(), chunk));
-        }
-        if (layout.format == WeightFormat::kFp8) {
-          for (int64_t j = 0; j < chunk; ++j) {
-            has_nan |= (buffer[j] & 0x7fU) == 0x7fU;
-          }
-        }
-        StoreCodes(layout.format, buffer.data(), padded, column,
-                   dst + layout.line_offset(i));
+  CodeBlock block;
+  for (int64_t column = columns; column < kPanelWidth; ++column) {
+    PadCodes(layout.format, 0, block.Row(column));
+  }
+  for (int64_t k = 0; k < layout.k; k += layout.group) {
+    const int64_t end = std::min(k + layout.group, layout.k);
+    std::array<bool, kPanelWidth> has_nan = {};
+    for (int64_t i = k; i < end; i += kChunk) {
+      const int64_t chunk = std::min(kChunk, end - i);
+      for (int64_t column = 0; column < columns; ++column) {
+        uint8_t* row = block.Row(column);
+        read(first + column, i, chunk, row);
+        PadCodes(layout.format, chunk, row);
+        has_nan[column] |=
+            layout.format == WeightFormat::kFp8 && HasNaN(row, chunk);
       }
-      // The kernels don't know E4M3's NaN; a NaN scale has the same effect.
-      const float value = has_nan            ? kNaN
+      StoreCodes(layout, block, RoundUp(chunk, steps_per_line),
+                 dst + layout.line_offset(i));
+    }
+    // The kernels don't know E4M3's NaN; a NaN scale has the same effect.
+    for (int64_t column = 0; column < kPanelWidth; ++column) {
+      const float value = has_nan[column]    ? kNaN
                           : column < columns ? scale(first + column, k)
                                              : 1.0F;
       StoreScale(layout.scale_dtype, value, column,

@@ -98,10 +98,12 @@ struct Kernels;
 void PackPanel(const PackedLayout& layout, RowReader read, int64_t panel,
                uint8_t* dst, const Kernels& kernels);
 
-// Reads the codes of row `row`, columns [col, col + out.size()): e4m3 bytes,
-// e2m1 nibbles, two's complement int8, or int4 plus 8.
-using CodeReader =
-    absl::FunctionRef<void(int64_t row, int64_t col, absl::Span<uint8_t> out)>;
+// Reads the codes of row `row`, columns [col, col + count): e4m3 or two's
+// complement int8 bytes; of mxfp4 and int4 (plus 8) two a byte, the first one
+// in the lower bits. col is a multiple of 32; what a last upper half holds
+// doesn't matter.
+using CodeReader = absl::FunctionRef<void(int64_t row, int64_t col,
+                                          int64_t count, uint8_t* out)>;
 // The scale of the group that holds element (row, col), as float.
 using ScaleReader = absl::FunctionRef<float(int64_t row, int64_t col)>;
 
@@ -110,7 +112,7 @@ using ScaleReader = absl::FunctionRef<float(int64_t row, int64_t col)>;
 //
 // Requires: layout.has_scales(); group, scale_dtype as in the source (a scale
 // must be exact in scale_dtype).
-void PackCodedPanel(const PackedLayout& layout, CodeReader codes,
+void PackCodedPanel(const PackedLayout& layout, CodeReader read,
                     ScaleReader scale, int64_t panel, uint8_t* dst);
 
 // Widens one element of a packed panel, the slow way: what the kernels compute

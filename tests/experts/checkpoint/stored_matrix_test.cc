@@ -1,5 +1,6 @@
 #include "experts/checkpoint/stored_matrix.h"
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -166,6 +167,54 @@ TEST(ReadBlockTest, GivesWhatReadGives) {
   gptq.row_stride = 8;
   gptq.col_stride = kRows * 8;
   CheckBlocks(gptq);
+}
+
+// The value of a code, times its scale, must be what Read gives.
+void CheckCodes(const StoredMatrix& matrix, float (*value)(uint8_t code)) {
+  const bool nibbles = matrix.coding != StoredCoding::kScaled;
+  for (const auto& [row, col, count] : std::vector<std::array<int64_t, 3>>{
+           {0, 0, matrix.cols}, {5, 16, 33}, {7, 40, 1}, {3, 8, 4}}) {
+    std::vector<uint8_t> codes(static_cast<size_t>(count), 0xff);
+    matrix.ReadCodes(row, col, count, codes.data());
+    for (int64_t i = 0; i < count; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const auto code = static_cast<uint8_t>(
+          nibbles ? codes[at / 2] >> (i % 2 * 4) & 0xf : codes[at]);
+      float want = 0;
+      matrix.Read(row, col + i, absl::MakeSpan(&want, 1));
+      ASSERT_EQ(value(code) * matrix.Scale(row, col + i), want)
+          << row << ", " << col + i;
+    }
+  }
+}
+
+TEST(ReadCodesTest, GivesTheCodesBehindTheValues) {
+  constexpr int64_t kRows = 64;
+  constexpr int64_t kCols = 80;
+  std::vector<uint8_t> data(kRows * kCols);
+  for (size_t i = 0; i < data.size(); ++i) {
+    data[i] = static_cast<uint8_t>(i * 37 / 5 % 0x70);  // no NaN in E4M3
+  }
+  const std::vector<float> scales = {2.0F};
+  StoredMatrix matrix;
+  matrix.rows = kRows;
+  matrix.cols = kCols;
+  matrix.dtype = DType::kF8E4M3;
+  matrix.data = data.data();
+  matrix.row_stride = kCols;
+  matrix.scales = reinterpret_cast<const uint8_t*>(scales.data());
+  matrix.coding = StoredCoding::kScaled;
+  CheckCodes(matrix, F8E4M3ToFloat);
+  CheckCodes(matrix.Transposed(), F8E4M3ToFloat);
+  matrix.coding = StoredCoding::kMxfp4;
+  CheckCodes(matrix, F4E2M1ToFloat);
+  const auto int4 = [](uint8_t code) { return static_cast<float>(code) - 8; };
+  matrix.coding = StoredCoding::kInt4Packed;
+  CheckCodes(matrix, int4);
+  matrix.coding = StoredCoding::kGptq4;
+  matrix.row_stride = 8;
+  matrix.col_stride = 8 * kRows;
+  CheckCodes(matrix, int4);
 }
 
 TEST(ReadBlockTest, NeedsNothingForAnEmptyBlock) {

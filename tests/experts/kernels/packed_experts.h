@@ -35,6 +35,25 @@ inline auto ReaderOf(const std::vector<float>& weights, int64_t k) {
   };
 }
 
+// The codes code_of(row, col) as a matrix to carry over.
+template <class CodeOf>
+auto CodeReaderOf(const PackedLayout& layout, CodeOf code_of) {
+  const bool nibbles = layout.steps_per_line() == 8;
+  return [nibbles, code_of](int64_t row, int64_t col, int64_t count,
+                            uint8_t* out) {
+    for (int64_t i = 0; i < count; ++i) {
+      const uint8_t code = code_of(row, col + i);
+      if (!nibbles) {
+        out[i] = code;
+      } else if (i % 2 == 0) {
+        out[i / 2] = static_cast<uint8_t>(code | 0x50U);  // any upper half
+      } else {
+        out[i / 2] = static_cast<uint8_t>((out[i / 2] & 0xfU) | code << 4U);
+      }
+    }
+  };
+}
+
 // Owns one expert: the weights it was made from and the packed copies.
 class TestExpert {
  public:

@@ -308,7 +308,7 @@ class PackedCodesTest : public ::testing::TestWithParam<CodedCase> {};
 TEST_P(PackedCodesTest, CarriesCodesAndScalesOverUnchanged) {
   const auto& param = GetParam();
   const int64_t n = 19;
-  const int64_t k = 330;
+  const int64_t k = 333;
   PackedLayout layout{.format = param.format,
                       .n = n,
                       .k = k,
@@ -339,17 +339,15 @@ TEST_P(PackedCodesTest, CarriesCodesAndScalesOverUnchanged) {
         return static_cast<float>(code) - 8.0F;
     }
   };
-  std::vector<uint8_t> data(layout.bytes());
+  std::vector<uint8_t> data(layout.bytes(), 0xaa);
+  std::vector<uint8_t> want(layout.bytes(), 0x55);
   for (int64_t p = 0; p < layout.panels(); ++p) {
-    PackCodedPanel(
-        layout,
-        [&](int64_t row, int64_t col, absl::Span<uint8_t> out) {
-          for (size_t i = 0; i < out.size(); ++i) {
-            out[i] = code_of(row, col + static_cast<int64_t>(i));
-          }
-        },
-        scale_of, p, &data[p * layout.panel_bytes()]);
+    const int64_t at = p * layout.panel_bytes();
+    PackCodedPanel(layout, CodeReaderOf(layout, code_of), scale_of, p,
+                   &data[at]);
+    ReferencePackCodedPanel(layout, code_of, scale_of, p, &want[at]);
   }
+  EXPECT_EQ(data, want);
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t col = 0; col < k; ++col) {
       ASSERT_EQ(Element(layout, data, row, col),
@@ -362,7 +360,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, PackedCodesTest,
     ::testing::Values(
         CodedCase{"Fp8Blocks", WeightFormat::kFp8, 128, DType::kF32},
-        CodedCase{"Fp8Rows", WeightFormat::kFp8, 330, DType::kBF16},
+        CodedCase{"Fp8Rows", WeightFormat::kFp8, 352, DType::kBF16},
         CodedCase{"Mxfp8", WeightFormat::kFp8, 32, DType::kF8E8M0},
         CodedCase{"Mxfp4", WeightFormat::kMxfp4, 32, DType::kF8E8M0},
         CodedCase{"Int4Kimi", WeightFormat::kInt4, 32, DType::kBF16},
@@ -375,9 +373,9 @@ TEST(PackedCodesTest, AnFp8NaNMakesItsGroupNaN) {
   std::vector<uint8_t> data(layout.bytes());
   PackCodedPanel(
       layout,
-      [](int64_t, int64_t col, absl::Span<uint8_t> out) {
-        for (size_t i = 0; i < out.size(); ++i) {
-          out[i] = col + static_cast<int64_t>(i) == 200 ? 0x7f : 0x38;
+      [](int64_t, int64_t col, int64_t count, uint8_t* out) {
+        for (int64_t i = 0; i < count; ++i) {
+          out[i] = col + i == 200 ? 0x7f : 0x38;
         }
       },
       [](int64_t, int64_t) { return 1.0F; }, 0, data.data());

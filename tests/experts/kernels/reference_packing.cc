@@ -282,7 +282,7 @@ void ReferencePackPanel(const PackedLayout& layout, RowReader read,
   }
 }
 
-void ReferencePackCodedPanel(const PackedLayout& layout, CodeReader codes,
+void ReferencePackCodedPanel(const PackedLayout& layout, CodeOf code,
                              ScaleReader scale, int64_t panel, uint8_t* dst) {
   MOE_CHECK(layout.has_scales());
   const int64_t steps_per_line = layout.steps_per_line();
@@ -299,7 +299,9 @@ void ReferencePackCodedPanel(const PackedLayout& layout, CodeReader codes,
         const int64_t padded = RoundUp(chunk, steps_per_line);
         std::fill_n(buffer.begin(), padded, zero);
         if (column < columns) {
-          codes(first + column, i, absl::MakeSpan(buffer.data(), chunk));
+          for (int64_t j = 0; j < chunk; ++j) {
+            buffer[j] = code(first + column, i + j);
+          }
         }
         if (layout.format == WeightFormat::kFp8) {
           for (int64_t j = 0; j < chunk; ++j) {

@@ -5,14 +5,17 @@
 
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "experts/kernels/packed_matrix.h"
 
 namespace moe {
 
-// As PackPanel and PackCodedPanel.
+using CodeOf = absl::FunctionRef<uint8_t(int64_t row, int64_t col)>;
+
+// As PackPanel and PackCodedPanel, with one code at a time.
 void ReferencePackPanel(const PackedLayout& layout, RowReader read,
                         int64_t panel, uint8_t* dst);
-void ReferencePackCodedPanel(const PackedLayout& layout, CodeReader codes,
+void ReferencePackCodedPanel(const PackedLayout& layout, CodeOf code,
                              ScaleReader scale, int64_t panel, uint8_t* dst);
 
 }  // namespace moe

@@ -448,11 +448,11 @@ TEST_P(GroupsTest, OfAnySizeAgreeWithTheReference) {
   for (int64_t p = 0; p < layout.panels(); ++p) {
     PackCodedPanel(
         layout,
-        [&](int64_t row, int64_t col, absl::Span<uint8_t> out) {
-          for (uint8_t& code : out) {
-            code = static_cast<uint8_t>((row * 31 + col++ * 17) % codes);
-          }
-        },
+        CodeReaderOf(layout,
+                     [&](int64_t row, int64_t col) {
+                       return static_cast<uint8_t>((row * 31 + col * 17) %
+                                                   codes);
+                     }),
         [&](int64_t row, int64_t col) {
           return std::ldexp(
               1.0F, static_cast<int>((row + col / layout.group) % 5) - 2);
