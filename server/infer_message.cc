@@ -5,6 +5,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/proto_buffer_reader.h"
+#include "server/wire_fields.h"
 
 namespace moe {
 namespace {
@@ -30,18 +31,15 @@ constexpr uint32_t kContentsTag =
 
 // The length of a field that ends within what is around it. Requires: the input
 // has a limit.
-bool ReadLength(CodedInputStream& input, int* length) {
-  uint32_t read = 0;
-  if (!input.ReadVarint32(&read)) return false;
-  *length = static_cast<int>(read);
-  return *length >= 0 && *length <= input.BytesUntilLimit();
+bool ReadLengthWithin(CodedInputStream& input, int* length) {
+  return ReadLength(input, length) && *length <= input.BytesUntilLimit();
 }
 
 // Calls `parse` with the input limited to a field, all of which it must read.
 template <typename Parse>
 bool ReadField(CodedInputStream& input, Parse parse) {
   int length = 0;
-  if (!ReadLength(input, &length)) return false;
+  if (!ReadLengthWithin(input, &length)) return false;
   const auto limit = input.PushLimit(length);
   if (!parse() || input.BytesUntilLimit() != 0) return false;
   input.PopLimit(limit);
@@ -111,10 +109,10 @@ bool InferMessage::ParseAll(Input& input, std::string* rest, bool* too_large) {
   StringOutputStream stream(rest);
   CodedOutputStream output(&stream);
   std::string head;
-  while (const uint32_t tag = input.ReadTag()) {
+  while (const uint32_t tag = ReadTag(input)) {
     if (tag == kRawTag) {
       int length = 0;
-      if (!ReadLength(input, &length)) return false;
+      if (!ReadLengthWithin(input, &length)) return false;
       if (num_raw_++ < kMaxRaw) {
         raw_.push_back(
             {.bytes = bytes_.From(static_cast<size_t>(input.CurrentPosition())),
@@ -129,7 +127,7 @@ bool InferMessage::ParseAll(Input& input, std::string* rest, bool* too_large) {
       output.WriteTag(tag);
       output.WriteVarint32(static_cast<uint32_t>(head.size()));
       output.WriteString(head);
-    } else if (!Wire::SkipField(&input, tag, &output)) {
+    } else if (!SkipField(input, tag, &output)) {
       return false;
     }
     // Also bounds what protobuf makes of it: many times its bytes.
@@ -144,24 +142,24 @@ bool InferMessage::ParseInput(Input& input, std::string* head) {
   Contents& contents = contents_.emplace_back();
   StringOutputStream stream(head);
   CodedOutputStream output(&stream);
-  while (const uint32_t tag = input.ReadTag()) {
+  while (const uint32_t tag = ReadTag(input)) {
     const bool ok =
         tag == kContentsTag
             ? ReadField(input, [&] { return ParseContents(input, &contents); })
-            : Wire::SkipField(&input, tag, &output);
+            : SkipField(input, tag, &output);
     if (!ok) return false;
   }
   return input.ConsumedEntireMessage();
 }
 
 bool InferMessage::ParseContents(Input& input, Contents* contents) {
-  while (const uint32_t tag = input.ReadTag()) {
+  while (const uint32_t tag = ReadTag(input)) {
     const int field = Wire::GetTagFieldNumber(tag);
     const Wire::WireType type = Wire::GetTagWireType(tag);
     const bool packed = type == Wire::WIRETYPE_LENGTH_DELIMITED;
     if (field > Elements::kBytesContentsFieldNumber ||
         !IsElement(field, type)) {
-      if (!Wire::SkipField(&input, tag)) return false;
+      if (!SkipField(input, tag, nullptr)) return false;
       continue;
     }
     const int before = input.CurrentPosition();
@@ -183,7 +181,7 @@ bool InferMessage::ParseContents(Input& input, Contents* contents) {
     } else if (field == kInts) {
       ok = ReadInt(input, &contents->ints_);
     } else {
-      ok = Wire::SkipField(&input, tag);
+      ok = SkipField(input, tag, nullptr);
     }
     if (!ok) return false;
     // A packed field may be empty: one byte, its length.
@@ -197,7 +195,7 @@ bool InferMessage::ParseContents(Input& input, Contents* contents) {
 
 bool InferMessage::ParseFloats(Input& input, Contents* contents) {
   int length = 0;
-  if (!ReadLength(input, &length) || length % 4 != 0) return false;
+  if (!ReadLengthWithin(input, &length) || length % 4 != 0) return false;
   if (length == 0) return true;
   const Data data = {
       .bytes = bytes_.From(static_cast<size_t>(input.CurrentPosition())),

@@ -10,6 +10,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/proto_buffer_reader.h"
+#include "server/wire_fields.h"
 
 namespace moe {
 namespace {
@@ -29,20 +30,18 @@ bool CopyTensorHead(CodedInputStream& input, std::string* head, size_t* first,
   StringOutputStream stream(head);
   CodedOutputStream output(&stream);
   while (true) {
-    const uint32_t tag = input.ReadTag();
+    const uint32_t tag = ReadTag(input);
     if (tag == 0) return input.ConsumedEntireMessage();
     if (tag != kTensorDataTag) {
-      if (!Wire::SkipField(&input, tag, &output)) return false;
+      if (!SkipField(input, tag, &output)) return false;
       continue;
     }
-    uint32_t length = 0;
-    if (!input.ReadVarint32(&length)) return false;
+    int length = 0;
+    if (!ReadLength(input, &length)) return false;
     *first = static_cast<size_t>(input.CurrentPosition());
-    *size = length;
-    // Skip takes an int, and refuses what goes beyond the limit.
-    if (static_cast<int>(length) < 0 || !input.Skip(static_cast<int>(length))) {
-      return false;
-    }
+    *size = static_cast<size_t>(length);
+    // Skip refuses what goes beyond the limit.
+    if (!input.Skip(length)) return false;
   }
 }
 
@@ -82,17 +81,15 @@ bool TensorData::Parse(const grpc::ByteBuffer& bytes, int first_tensor,
     StringOutputStream stream(&rest);
     CodedOutputStream output(&stream);
     std::string head;
-    while (const uint32_t tag = input.ReadTag()) {
+    while (const uint32_t tag = ReadTag(input)) {
       const int field = Wire::GetTagFieldNumber(tag);
       if (Wire::GetTagWireType(tag) != Wire::WIRETYPE_LENGTH_DELIMITED ||
           field < first_tensor || field > last_tensor) {
-        if (!Wire::SkipField(&input, tag, &output)) return false;
+        if (!SkipField(input, tag, &output)) return false;
         continue;
       }
-      uint32_t length = 0;
-      if (!input.ReadVarint32(&length) || static_cast<int>(length) < 0) {
-        return false;
-      }
+      int length = 0;
+      if (!ReadLength(input, &length)) return false;
       auto range = std::find_if(
           ranges_.begin(), ranges_.end(),
           [field](const Range& known) { return known.field == field; });
@@ -100,7 +97,7 @@ bool TensorData::Parse(const grpc::ByteBuffer& bytes, int first_tensor,
         range = ranges_.insert(range, {.field = field, .first = 0, .size = 0});
       }
       head.clear();
-      const auto limit = input.PushLimit(static_cast<int>(length));
+      const auto limit = input.PushLimit(length);
       if (!CopyTensorHead(input, &head, &range->first, &range->size) ||
           input.BytesUntilLimit() != 0) {
         return false;

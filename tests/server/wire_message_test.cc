@@ -121,6 +121,63 @@ TEST(TensorDataTest, RefusesWhatProtobufRefuses) {
                                   kLast, &got));
 }
 
+// Both in unknown fields, which are copied, and in tensors, which are cut.
+TEST(TensorDataTest, IsAsStrictAsProtobuf) {
+  const auto groups = [](size_t depth) {
+    return std::string(depth, '\x5b') + std::string(depth, '\x5c');
+  };
+  // Field 11 is not one of ForwardRequest's; 0x5b and 0x5c begin and end it as
+  // a group.
+  const struct {
+    const char* name;
+    std::string bytes;
+    bool good;
+  } cases[] = {
+      {"an unknown varint", std::string("\x58\x01", 2), true},
+      {"a varint of ten bytes",
+       std::string("\x58\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), true},
+      {"a varint of eleven bytes",
+       std::string("\x58\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), false},
+      {"a tag of five bytes", std::string("\xd8\x80\x80\x80\x00\x01", 6), true},
+      {"a tag of six bytes", std::string("\xd8\x80\x80\x80\x80\x00\x01", 7),
+       false},
+      {"a length of five bytes", std::string("\x5a\x80\x80\x80\x80\x00", 6),
+       true},
+      {"a length of six bytes", std::string("\x5a\x80\x80\x80\x80\x80\x00", 7),
+       false},
+      {"a length above 2^31", std::string("\x5a\x80\x80\x80\x80\x08", 6),
+       false},
+      {"a length above 2^32", std::string("\x5a\x80\x80\x80\x80\x10", 6),
+       false},
+      {"field 0", std::string("\x00\x01", 2), false},
+      {"wire type 6", std::string("\x5e\x01"), false},
+      {"an empty group", groups(1), true},
+      {"a group that does not end", std::string("\x5b"), false},
+      {"the end of no group", std::string("\x5c"), false},
+      {"the end of another group", std::string("\x5b\x64"), false},
+      {"a tag of six bytes in a group",
+       std::string("\x5b\xd8\x80\x80\x80\x80\x00\x01\x5c", 9), false},
+      {"deep groups", groups(90), true},
+      {"too deep groups", groups(110), false},
+  };
+  const auto in_tensor = [](const std::string& bytes) {
+    return FieldHead(kFirst, bytes.size()) + bytes;
+  };
+  for (const auto& c : cases) {
+    for (const std::string& bytes : {c.bytes, in_tensor(c.bytes)}) {
+      v1::ForwardRequest want;
+      v1::ForwardRequest got;
+      EXPECT_EQ(want.ParseFromString(bytes), c.good) << c.name;
+      EXPECT_EQ(TensorData().Parse(InPieces(bytes, 3), kFirst, kLast, &got),
+                c.good)
+          << c.name;
+      if (c.good) {
+        EXPECT_EQ(got.SerializeAsString(), want.SerializeAsString()) << c.name;
+      }
+    }
+  }
+}
+
 TEST(AnswerBytesTest, IsTheMessageThatProtobufWouldWrite) {
   v1::ForwardResponse want;
   want.set_request_id("id");

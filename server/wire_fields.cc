@@ -1,0 +1,101 @@
+#include "server/wire_fields.h"
+
+#include <limits>
+#include <string>
+
+#include "google/protobuf/wire_format_lite.h"
+
+namespace moe {
+namespace {
+
+using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+using Wire = google::protobuf::internal::WireFormatLite;
+
+// Of a tag or a length.
+constexpr int kMaxBytes = 5;
+
+// After the tag that starts a group; up to the one that ends it.
+bool SkipGroup(CodedInputStream& input, int field, CodedOutputStream* output) {
+  if (!input.IncrementRecursionDepth()) return false;
+  const uint32_t end = Wire::MakeTag(field, Wire::WIRETYPE_END_GROUP);
+  while (const uint32_t tag = ReadTag(input)) {
+    if (tag == end) {
+      if (output != nullptr) output->WriteTag(tag);
+      input.DecrementRecursionDepth();
+      return true;
+    }
+    if (!SkipField(input, tag, output)) return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+uint32_t ReadTag(CodedInputStream& input) {
+  const int begin = input.CurrentPosition();
+  const uint32_t tag = input.ReadTag();
+  return input.CurrentPosition() - begin <= kMaxBytes ? tag : 0;
+}
+
+bool ReadLength(CodedInputStream& input, int* length) {
+  const int begin = input.CurrentPosition();
+  uint64_t read = 0;
+  if (!input.ReadVarint64(&read) ||
+      input.CurrentPosition() - begin > kMaxBytes ||
+      read > static_cast<uint64_t>(std::numeric_limits<int>::max())) {
+    return false;
+  }
+  *length = static_cast<int>(read);
+  return true;
+}
+
+bool SkipField(CodedInputStream& input, uint32_t tag,
+               CodedOutputStream* output) {
+  const int field = Wire::GetTagFieldNumber(tag);
+  if (field == 0) return false;
+  const auto copy_tag = [&] {
+    if (output != nullptr) output->WriteTag(tag);
+  };
+  switch (Wire::GetTagWireType(tag)) {
+    case Wire::WIRETYPE_VARINT: {
+      uint64_t value = 0;
+      if (!input.ReadVarint64(&value)) return false;
+      copy_tag();
+      if (output != nullptr) output->WriteVarint64(value);
+      return true;
+    }
+    case Wire::WIRETYPE_FIXED64: {
+      uint64_t value = 0;
+      if (!input.ReadLittleEndian64(&value)) return false;
+      copy_tag();
+      if (output != nullptr) output->WriteLittleEndian64(value);
+      return true;
+    }
+    case Wire::WIRETYPE_FIXED32: {
+      uint32_t value = 0;
+      if (!input.ReadLittleEndian32(&value)) return false;
+      copy_tag();
+      if (output != nullptr) output->WriteLittleEndian32(value);
+      return true;
+    }
+    case Wire::WIRETYPE_LENGTH_DELIMITED: {
+      int length = 0;
+      if (!ReadLength(input, &length)) return false;
+      if (output == nullptr) return input.Skip(length);
+      std::string bytes;
+      if (!input.ReadString(&bytes, length)) return false;
+      copy_tag();
+      output->WriteVarint32(static_cast<uint32_t>(length));
+      output->WriteString(bytes);
+      return true;
+    }
+    case Wire::WIRETYPE_START_GROUP:
+      copy_tag();
+      return SkipGroup(input, field, output);
+    default:
+      return false;
+  }
+}
+
+}  // namespace moe

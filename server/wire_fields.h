@@ -1,0 +1,27 @@
+// Reading the fields of a protobuf message one by one, as strictly as
+// protobuf's own parser does: CodedInputStream and WireFormatLite take tags and
+// lengths of up to ten bytes and cut them to 32 bits, so that malformed
+// messages would pass.
+
+#pragma once
+
+#include <cstdint>
+
+#include "google/protobuf/io/coded_stream.h"
+
+namespace moe {
+
+// The next tag; 0 at the end of the message, and for a malformed one: then
+// input.ConsumedEntireMessage() is false.
+uint32_t ReadTag(google::protobuf::io::CodedInputStream& input);
+
+// The length of a field. Whether the field ends within what is around it is the
+// caller's to check. False: malformed.
+bool ReadLength(google::protobuf::io::CodedInputStream& input, int* length);
+
+// Reads the value of a field after its tag, and copies both to `output` if it
+// is not null. False: malformed.
+bool SkipField(google::protobuf::io::CodedInputStream& input, uint32_t tag,
+               google::protobuf::io::CodedOutputStream* output);
+
+}  // namespace moe
