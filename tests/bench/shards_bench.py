@@ -10,24 +10,15 @@ import contextlib
 import json
 import os
 import statistics
-import sys
 import tempfile
 
-ROOT = os.path.dirname(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-)
-BIN = os.path.abspath(
-    sys.argv[1] if len(sys.argv) > 1 else f"{ROOT}/build/release/bin"
-)
-SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 5
-os.environ.setdefault("MOE_BIN_DIR", BIN)
-os.environ.setdefault("MOE_PROTO_DIR", f"{ROOT}/proto")
-os.environ.setdefault("MOE_PROTOC", "/usr/bin/protoc")
-os.environ.setdefault("MOE_GRPC_PYTHON_PLUGIN", "/usr/bin/grpc_python_plugin")
-sys.path.insert(0, f"{ROOT}/tests/integration")
+# First: it says where the others are.
+from bench_setup import seconds
 
-import harness  # noqa: E402
-import loads  # noqa: E402
+import harness
+import loads
+
+SECONDS = seconds(default=5)
 
 ROUNDS = 5
 CORES = sorted(os.sched_getaffinity(0))[:2]
