@@ -218,12 +218,14 @@ void StreamCall::Act() {
 
 void StreamCall::OnReadDone(bool ok) {
   if (ok) {
-    std::unique_ptr<Entry> owned = NewEntry();
-    Entry* entry = owned.get();
+    Entry* entry = nullptr;
     {
       absl::MutexLock lock(&mutex_);
-      if (finished_) return;  // read too late: the stream has been drained
-      entries_.push_back(std::move(owned));
+      // Read too late: the stream has been drained, or its caller is gone. No
+      // entry then, for it counts as a request until it is answered.
+      if (finished_) return;
+      entries_.push_back(NewEntry());
+      entry = entries_.back().get();
     }
     entry->Start(incoming_);
     incoming_.Clear();

@@ -170,7 +170,7 @@ class LateTest(harness.DemoTest):
 
     def test_streams_that_are_dropped(self):
         expected = self.forward(self.request(seed=5))
-        for index in range(200 if FULL else 20):
+        for index in range(200):
             calls = self.moe.ForwardStream(
                 iter([self.request(tokens=8)] * 40), timeout=TIMEOUT_SECONDS
             )
