@@ -223,9 +223,8 @@ void UseTiles(Kernels& kernels) {
 MOE_AFTER_X86()
 
 void UseAmx(Kernels& kernels) {
-  kernels.isa = "AMX";
-  kernels.same_bytes_everywhere = false;
   UseVnni(kernels);
+  kernels.isa = "AMX";
   UseTiles<Int8Digits>(kernels);
   UseTiles<Int4Digits>(kernels);
   UseTiles<Mxfp4Digits>(kernels);

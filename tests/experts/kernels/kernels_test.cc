@@ -3,9 +3,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "experts/kernels/x86.h"
 #include "gtest/gtest.h"
 #include "tests/experts/kernels/packed_experts.h"
 
@@ -18,6 +20,35 @@ TEST(KernelsTest, TheLastOneIsPortableAndTheFirstOneIsTheBest) {
   EXPECT_EQ(all.front()->isa, BestKernels().isa);
   EXPECT_TRUE(all.back()->isa == "SCALAR" || all.back()->isa == "EMU128");
 }
+
+TEST(KernelsTest, EachHasANameOfItsOwn) {
+  std::set<std::string> names;
+  for (const Kernels* kernels : AllKernels()) {
+    EXPECT_TRUE(names.emplace(kernels->isa).second) << kernels->isa;
+  }
+}
+
+#if HWY_ARCH_X86_64
+// On any CPU: the tables are made here, not run.
+TEST(KernelsTest, TablesBeyondAvx512AreNamedForWhatTheyUse) {
+  Kernels vnni = *AllKernels().back();
+  UseVnni(vnni);
+  EXPECT_EQ(vnni.isa, "VNNI");
+  EXPECT_FALSE(vnni.same_bytes_everywhere);
+  Kernels amx = *AllKernels().back();
+  UseAmx(amx);
+  EXPECT_EQ(amx.isa, "AMX");
+  EXPECT_FALSE(amx.same_bytes_everywhere);
+  for (const WeightFormat format :
+       {WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kInt4,
+        WeightFormat::kMxfp4}) {
+    EXPECT_EQ(amx[format].max_rows, 16);
+    for (int rows = 1; rows <= 16; ++rows) {
+      EXPECT_NE(amx[format].mul[rows][0], nullptr) << rows;
+    }
+  }
+}
+#endif
 
 TEST(KernelsTest, DeterministicOnesAreTheBestWithTheSameBytesEverywhere) {
   const Kernels& chosen = DeterministicKernels();
