@@ -29,17 +29,11 @@ constexpr uint32_t kRawTag =
 constexpr uint32_t kContentsTag =
     LengthDelimited(Request::InferInputTensor::kContentsFieldNumber);
 
-// The length of a field that ends within what is around it. Requires: the input
-// has a limit.
-bool ReadLengthWithin(CodedInputStream& input, int* length) {
-  return ReadLength(input, length) && *length <= input.BytesUntilLimit();
-}
-
 // Calls `parse` with the input limited to a field, all of which it must read.
 template <typename Parse>
 bool ReadField(CodedInputStream& input, Parse parse) {
   int length = 0;
-  if (!ReadLengthWithin(input, &length)) return false;
+  if (!ReadLength(input, &length)) return false;
   const auto limit = input.PushLimit(length);
   if (!parse() || input.BytesUntilLimit() != 0) return false;
   input.PopLimit(limit);
@@ -112,7 +106,7 @@ bool InferMessage::ParseAll(Input& input, std::string* rest, bool* too_large) {
   while (const uint32_t tag = ReadTag(input)) {
     if (tag == kRawTag) {
       int length = 0;
-      if (!ReadLengthWithin(input, &length)) return false;
+      if (!ReadLength(input, &length)) return false;
       if (num_raw_++ < kMaxRaw) {
         raw_.push_back(
             {.bytes = bytes_.From(static_cast<size_t>(input.CurrentPosition())),
@@ -195,7 +189,7 @@ bool InferMessage::ParseContents(Input& input, Contents* contents) {
 
 bool InferMessage::ParseFloats(Input& input, Contents* contents) {
   int length = 0;
-  if (!ReadLengthWithin(input, &length) || length % 4 != 0) return false;
+  if (!ReadLength(input, &length) || length % 4 != 0) return false;
   if (length == 0) return true;
   const Data data = {
       .bytes = bytes_.From(static_cast<size_t>(input.CurrentPosition())),

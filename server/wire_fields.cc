@@ -47,7 +47,7 @@ bool ReadLength(CodedInputStream& input, int* length) {
     return false;
   }
   *length = static_cast<int>(read);
-  return true;
+  return *length <= input.BytesUntilLimit();
 }
 
 bool SkipField(CodedInputStream& input, uint32_t tag,

@@ -15,12 +15,13 @@ namespace moe {
 // input.ConsumedEntireMessage() is false.
 uint32_t ReadTag(google::protobuf::io::CodedInputStream& input);
 
-// The length of a field. Whether the field ends within what is around it is the
-// caller's to check. False: malformed.
+// The length of a field. False: malformed, or the field would end behind what
+// is around it, so that nobody makes room for what does not come. Requires: the
+// input has a limit.
 bool ReadLength(google::protobuf::io::CodedInputStream& input, int* length);
 
 // Reads the value of a field after its tag, and copies both to `output` if it
-// is not null. False: malformed.
+// is not null. False: malformed. Requires: the input has a limit.
 bool SkipField(google::protobuf::io::CodedInputStream& input, uint32_t tag,
                google::protobuf::io::CodedOutputStream* output);
 

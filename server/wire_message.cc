@@ -1,6 +1,7 @@
 #include "server/wire_message.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -40,7 +41,6 @@ bool CopyTensorHead(CodedInputStream& input, std::string* head, size_t* first,
     if (!ReadLength(input, &length)) return false;
     *first = static_cast<size_t>(input.CurrentPosition());
     *size = static_cast<size_t>(length);
-    // Skip refuses what goes beyond the limit.
     if (!input.Skip(length)) return false;
   }
 }
@@ -70,7 +70,10 @@ bool MessageBytes::Hold(const grpc::ByteBuffer& bytes) {
 bool TensorData::Parse(const grpc::ByteBuffer& bytes, int first_tensor,
                        int last_tensor,
                        google::protobuf::MessageLite* message) {
-  if (!bytes_.Hold(bytes)) return false;
+  if (!bytes_.Hold(bytes) ||
+      bytes.Length() > static_cast<size_t>(std::numeric_limits<int>::max())) {
+    return false;
+  }
   // The message without the data of its tensors.
   std::string rest;
   {
@@ -78,6 +81,7 @@ bool TensorData::Parse(const grpc::ByteBuffer& bytes, int first_tensor,
     grpc::ProtoBufferReader reader(&copy);
     if (!reader.status().ok()) return false;
     CodedInputStream input(&reader);
+    input.PushLimit(static_cast<int>(bytes.Length()));
     StringOutputStream stream(&rest);
     CodedOutputStream output(&stream);
     std::string head;

@@ -105,7 +105,9 @@ MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
     return work *
            static_cast<int64_t>(std::clamp(kRoundSeconds / seconds, 2.0, 8.0));
   };
-  const int64_t slice = bytes / num_threads / 4096 * 4096;
+  // Of little memory, all threads read the whole.
+  const int64_t stride = bytes / num_threads / 4096 * 4096;
+  const int64_t slice = stride > 0 ? stride : bytes / 512 * 512;
   int64_t steps = 1024;
   int64_t part = std::min<int64_t>(slice, 1 << 20);
   int64_t offset = 0;
@@ -119,7 +121,7 @@ MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
                                           kernels.flops_per_step / fma * 1e-9);
     steps = grown(steps, fma);
     const double read = seconds_of([&](int64_t task) {
-      sink = kernels.read(memory + task * slice + offset, part);
+      sink = kernels.read(memory + task * stride + offset, part);
     });
     // A short round may have read what a cache still held.
     if (read >= kRoundSeconds / 2 || part == slice) {

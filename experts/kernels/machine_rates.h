@@ -18,7 +18,8 @@ struct MachineRates {
 // whatever else runs on the machine only ever makes one slower. The first few
 // rounds (at most ten) are shorter: they find out how much work that is.
 //
-// memory:   [bytes], read from front to back; much more than the caches hold.
+// memory:   [bytes], read from front to back; 512 at least, and much more than
+//           the caches hold if the rate is to be that of the memory.
 // parallel_for: runs one task per thread at once.
 MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
                             int64_t bytes, int num_threads,

@@ -149,6 +149,8 @@ TEST(TensorDataTest, IsAsStrictAsProtobuf) {
        false},
       {"a length above 2^32", std::string("\x5a\x80\x80\x80\x80\x10", 6),
        false},
+      {"a length beyond the message",
+       std::string("\x5a\xf0\xff\xff\xff\x07", 6), false},
       {"field 0", std::string("\x00\x01", 2), false},
       {"wire type 6", std::string("\x5e\x01"), false},
       {"an empty group", groups(1), true},
