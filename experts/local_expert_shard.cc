@@ -29,6 +29,7 @@ ExpertLayouts LayoutsOf(const ExpertSpec& spec, const StoredExpert& expert,
   // that differ have in common.
   const PackedLayout gate =
       LayoutFor(format, expert.Weights(Projection::kGate));
+  layouts.up.zero_points |= gate.zero_points;
   if (gate.format != layouts.up.format || gate.group != layouts.up.group ||
       gate.scale_dtype != layouts.up.scale_dtype) {
     layouts.up = PackedLayout::For(WeightFormat::kF32, spec.d_ff, spec.d_model);

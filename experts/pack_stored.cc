@@ -85,8 +85,8 @@ void PackStoredPanel(const PackedLayout& layout, const StoredMatrix& matrix,
         [&](int64_t row, int64_t col, int64_t count, uint8_t* out) {
           matrix.ReadCodes(row, col, count, out);
         },
-        [&](int64_t row, int64_t col) { return matrix.Scale(row, col); }, panel,
-        dst);
+        [&](int64_t row, int64_t col) { return matrix.Scale(row, col); },
+        [](int64_t, int64_t) { return 8; }, panel, dst);
     return;
   }
   PackPanel(

@@ -16,15 +16,15 @@ struct BlockCursor {
   const uint8_t* scales;  // of the group
   const uint8_t* line;    // the next one; the caller moves it
 
-  // At args.k_begin.
-  BlockCursor(const MulArgs& args, int64_t steps_per_line)
-      : group_(args.group),
-        scale_bytes_(kPanelWidth * DTypeBytes(args.scale_dtype)) {
+  // At args.k_begin. header_bytes: what lies in front of a group's lines.
+  BlockCursor(const MulArgs& args, int64_t steps_per_line, int64_t header_bytes)
+      : group_(args.group), header_bytes_(header_bytes) {
     const int64_t begin = args.k_begin / group_ * group_;
     group_end_ = begin + group_;
-    scales = args.panels + args.k_begin / group_ * scale_bytes_ +
-             begin / steps_per_line * kLineBytes;
-    line = scales + scale_bytes_ +
+    const int64_t steps = begin - args.first_step;
+    scales = args.panels + steps / group_ * header_bytes_ +
+             steps / steps_per_line * kLineBytes;
+    line = scales + header_bytes_ +
            (args.k_begin - begin) / steps_per_line * kLineBytes;
   }
 
@@ -33,12 +33,12 @@ struct BlockCursor {
     if (k != group_end_) return;
     group_end_ += group_;
     scales = line;
-    line += scale_bytes_;
+    line += header_bytes_;
   }
 
  private:
   int64_t group_;
-  int64_t scale_bytes_;
+  int64_t header_bytes_;
   int64_t group_end_;
 };
 

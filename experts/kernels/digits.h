@@ -21,6 +21,8 @@ inline constexpr int64_t kDigitSteps = 64;
 struct DigitTerms {
   // The activations of the block are this times (d0 * 2^16 + d1 * 2^8 + d2).
   float scale;
+  // The sum of the activations, in the scale of the codes: for zero points.
+  float sum;
   // Codes are multiplied as unsigned bytes, plus an offset: minus the offset
   // times the sum of the digits, by which sums of such products start.
   int32_t start[kDigits];
@@ -68,6 +70,13 @@ HWY_INLINE __m512 LoadGroupScales(DType dtype, const uint8_t* scales) {
     default:
       return _mm512_loadu_ps(scales);
   }
+}
+
+// The zero points of a group, less 8: 16 columns.
+HWY_INLINE __m512 LoadZeroPoints(const uint8_t* zero_points) {
+  const __m512i codes = _mm512_cvtepu8_epi32(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(zero_points)));
+  return _mm512_cvtepi32_ps(_mm512_sub_epi32(codes, _mm512_set1_epi32(8)));
 }
 
 // The formats whose codes are small integers.

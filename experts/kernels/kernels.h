@@ -9,7 +9,9 @@
 //   ascending order of k, starting at the bias. Formats with scales: for each
 //   block of k (PackedLayout::block) such a chain over the codes, starting at
 //   zero; one chain more, starting at the bias, adds the blocks' sums times
-//   their scales. The same bytes on every instruction set that has FMA.
+//   their scales. Zero points are subtracted from such a sum before, times the
+//   sum of the block's activations. The same bytes on every instruction set
+//   that has FMA.
 // * Split. An activation is the exact sum of three bf16 values, which AMX
 //   multiplies by bf16 weights, 32 steps of k at a time.
 // * Digits. The activations of a block are integers of 24 bits times a power of
@@ -54,6 +56,7 @@ struct MulArgs {
   const uint8_t* panels = nullptr;  // first of the adjacent packed panels
   int64_t panel_stride = 0;         // bytes between them
   int64_t rows = 0;                 // of the strip
+  int64_t first_step = 0;           // that `panels` has; at most k_begin
   int64_t k_begin = 0;              // multiple of 128
   int64_t k_end = 0;  // multiple of 128, or the end of the last line
   const float* strip = nullptr;
@@ -62,6 +65,7 @@ struct MulArgs {
   int64_t group = 0;      // as in PackedLayout; 0 = no scales
   int64_t block = 0;
   DType scale_dtype = DType::kF32;
+  bool zero_points = false;
   // With the i-th line that is read of panel n, what is at fetch + n *
   // panel_stride + i * fetch_step is fetched into the cache.
   const uint8_t* fetch = nullptr;
@@ -72,7 +76,7 @@ using MulFn = void (*)(const MulArgs& args);
 
 // Widens the codes of steps [k_begin, k_end) of a panel to floats [steps][16];
 // for formats with scales, each block is preceded by a line of its scales,
-// [16].
+// [16], and one of its zero points less 8 where there are any.
 struct UnpackArgs {
   const uint8_t* panel = nullptr;
   int64_t k_begin = 0;  // as in MulArgs
@@ -80,6 +84,7 @@ struct UnpackArgs {
   int64_t group = 0;
   int64_t block = 0;
   DType scale_dtype = DType::kF32;
+  bool zero_points = false;
   const uint8_t* fetch = nullptr;  // line i fetches that at fetch + i * 64
   float* out = nullptr;
 };
@@ -127,6 +132,7 @@ struct PackLinesArgs {
   int64_t row_stride = 0;
   int64_t steps = 0;        // at most kMaxPackSteps
   float* scales = nullptr;  // [16], written; NaN where a weight is not finite
+  uint8_t* zero_points = nullptr;  // [16], written by int4 only
   uint8_t* lines = nullptr;
 };
 using PackLinesFn = void (*)(const PackLinesArgs& args);

@@ -306,6 +306,16 @@ HWY_INLINE VF LoadScales(DType dtype, const uint8_t* scales) {
   }
 }
 
+// The zero points of columns [vector * kLanes, +kLanes), less 8.
+template <int vector>
+HWY_INLINE VF LoadZeroPoints(const uint8_t* zero_points) {
+  const DI di;
+  const hn::Rebind<uint8_t, DF> du8;
+  const auto codes =
+      hn::PromoteTo(di, hn::LoadU(du8, zero_points + vector * kLanes));
+  return hn::ConvertTo(DF(), hn::Sub(codes, hn::Set(di, 8)));
+}
+
 // Vectors live in arrays that only ever see constant indices: that way the
 // compiler keeps them in registers.
 template <int... i>
@@ -316,6 +326,8 @@ template <class Format, int kR, int kN>
 struct Mul {
   static constexpr int kWide = kN * kVectors;  // vectors across the columns
   static constexpr int kSums = kR * kWide;
+  static constexpr bool kZeroPoints =
+      Format::kFormat == WeightFormat::kInt4 || Format::kUnpacked;
   using Wide = std::make_integer_sequence<int, kWide>;
   using Rows = std::make_integer_sequence<int, kR>;
   using Sums = std::make_integer_sequence<int, kSums>;
@@ -391,6 +403,38 @@ struct Mul {
     }
   }
 
+  // What a group's lines begin with.
+  static HWY_INLINE int64_t HeaderBytes(const MulArgs& args) {
+    return Format::kUnpacked
+               ? kLineBytes * (args.zero_points ? 2 : 1)
+               : GroupHeaderBytes(args.scale_dtype, args.zero_points);
+  }
+  template <int w>
+  static HWY_INLINE VF ZeroPoints(Panels zero_points) {
+    const uint8_t* of_panel = zero_points[w / kVectors];
+    if constexpr (Format::kUnpacked) {
+      return hn::LoadU(DF(), reinterpret_cast<const float*>(of_panel) +
+                                 w % kVectors * kLanes);
+    } else {
+      return LoadZeroPoints<w % kVectors>(of_panel);
+    }
+  }
+  template <int w, int... r>
+  static HWY_INLINE void SubtractColumn(VF zero_points, const float* block_sums,
+                                        VF (&sums)[kSums], Indices<r...>) {
+    ((sums[r * kWide + w] = hn::NegMulAdd(
+          zero_points, hn::Set(DF(), block_sums[r]), sums[r * kWide + w])),
+     ...);
+  }
+  // block_sums: of the activations, [kR]
+  template <int... w>
+  static HWY_INLINE void SubtractZeroPoints(Panels zero_points,
+                                            const float* block_sums,
+                                            VF (&sums)[kSums], Indices<w...>) {
+    (SubtractColumn<w>(ZeroPoints<w>(zero_points), block_sums, sums, Rows()),
+     ...);
+  }
+
   template <int... i>
   static HWY_INLINE void LoadSums(const float* tile, VF (&sums)[kSums],
                                   Indices<i...>) {
@@ -448,25 +492,38 @@ struct Mul {
     const float* a = args.strip + args.k_begin * kR;
     Panels fetch{args.fetch, args.panel_stride};
     if constexpr (!Format::kScaled) {
-      Panels lines{args.panels + lines_of(args.k_begin) * kLineBytes,
-                   args.panel_stride};
+      Panels lines{
+          args.panels + lines_of(args.k_begin - args.first_step) * kLineBytes,
+          args.panel_stride};
       LoadSums(args.tile, sums, Sums());
       Lines(lines_of(args.k_end - args.k_begin), args.fetch_step, fetch, lines,
             a, sums);
       StoreSums(sums, args.tile, Sums());
     } else {
-      BlockCursor at(args, Format::kSteps);
+      BlockCursor at(args, Format::kSteps, HeaderBytes(args));
+      const float* block_sums = args.strip +
+                                InterleavedFloats(args.k, args.block) * kR +
+                                args.k_begin / args.block * kR;
       for (int64_t k = args.k_begin; k < args.k_end;) {
         const int64_t end = std::min(k + args.block, args.k_end);
         ClearSums(sums, Sums());
         Panels lines{at.line, args.panel_stride};
         Lines(lines_of(end - k), args.fetch_step, fetch, lines, a, sums);
         at.line = lines.first;
+        if constexpr (kZeroPoints) {
+          if (args.zero_points) {
+            const int64_t scale_bytes =
+                kPanelWidth * DTypeBytes(args.scale_dtype);
+            SubtractZeroPoints({at.scales + scale_bytes, args.panel_stride},
+                               block_sums, sums, Wide());
+          }
+        }
         VF factors[kWide];
         LoadAllScales(args.scale_dtype, {at.scales, args.panel_stride}, factors,
                       Wide());
         AddScaledSums(sums, factors, args.tile, Sums());
         k = end;
+        block_sums += kR;
         at.Advance(k);
       }
     }
@@ -495,6 +552,11 @@ struct Unpack {
                                      Indices<v...>) {
     (hn::StoreU(scales[v], DF(), out + v * kLanes), ...);
   }
+  template <int... v>
+  static HWY_INLINE void StoreZeroPoints(const uint8_t* zero_points, float* out,
+                                         Indices<v...>) {
+    (hn::StoreU(LoadZeroPoints<v>(zero_points), DF(), out + v * kLanes), ...);
+  }
 
   static void Run(const UnpackArgs& args) {
     using Steps = std::make_integer_sequence<int, Format::kSteps>;
@@ -505,18 +567,24 @@ struct Unpack {
       const uint8_t* line = args.panel + k / Format::kSteps * kLineBytes;
       if constexpr (Format::kScaled) {
         end = std::min(k + args.block, end);
-        const int64_t scale_bytes = kPanelWidth * DTypeBytes(args.scale_dtype);
+        const int64_t header_bytes =
+            GroupHeaderBytes(args.scale_dtype, args.zero_points);
         const int64_t group = k / args.group;
-        line += (group + 1) * scale_bytes;
+        line += (group + 1) * header_bytes;
+        const uint8_t* header =
+            args.panel + group * header_bytes +
+            group * args.group / Format::kSteps * kLineBytes;
         VF scales[kVectors];
-        One::LoadAllScales(
-            args.scale_dtype,
-            {args.panel + group * scale_bytes +
-                 group * args.group / Format::kSteps * kLineBytes,
-             0},
-            scales, Vectors());
+        One::LoadAllScales(args.scale_dtype, {header, 0}, scales, Vectors());
         StoreScales(scales, out, Vectors());
         out += kPanelWidth;
+        if constexpr (One::kZeroPoints) {
+          if (args.zero_points) {
+            StoreZeroPoints(header + kPanelWidth * DTypeBytes(args.scale_dtype),
+                            out, Vectors());
+            out += kPanelWidth;
+          }
+        }
       }
       for (; k < end; k += Format::kSteps) {
         hwy::Prefetch(fetch);
@@ -556,9 +624,14 @@ template <class Format>
 void FillFormat(Kernels& kernels) {
   FormatKernels& format = kernels[Format::kFormat];
   format.max_rows = kRows;
-  format.strip_floats = &InterleavedFloats;
-  format.pack_rows = &InterleaveRows;
-  format.row_is_strip = true;
+  if constexpr (Format::kFormat == WeightFormat::kInt4) {
+    format.strip_floats = &InterleavedAndSummedFloats;
+    format.pack_rows = &InterleaveAndSumRows;
+  } else {
+    format.strip_floats = &InterleavedFloats;
+    format.pack_rows = &InterleaveRows;
+    format.row_is_strip = true;
+  }
   FillRows<Format>(format.mul,
                    std::make_integer_sequence<int, kMaxStripRows>());
   format.fused_rows = Format::kFormat == WeightFormat::kF32

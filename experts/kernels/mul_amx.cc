@@ -95,7 +95,7 @@ HWY_INLINE int64_t TileRows(int64_t rows) {
 
 // A block whose sums are in the tiles of a set.
 struct PendingBlock {
-  const uint8_t* scales = nullptr;  // of the weights
+  const uint8_t* scales = nullptr;  // of the weights, and zero points
   const DigitTerms* terms = nullptr;
 };
 
@@ -113,11 +113,20 @@ HWY_INLINE void FinishBlock(const PendingBlock& block, const MulArgs& args) {
     if constexpr (kTiles > 2) _tile_stored(5, sums[2 * tile_rows], kLineBytes);
   }
   const __m512 scales = LoadGroupScales(args.scale_dtype, block.scales);
+  __m512 zero_points = _mm512_setzero_ps();
+  if (args.zero_points) {
+    zero_points = LoadZeroPoints(block.scales +
+                                 kPanelWidth * DTypeBytes(args.scale_dtype));
+  }
   float* out = args.tile;
   for (int64_t r = 0; r < args.rows; ++r, out += kPanelWidth) {
-    const __m512 sum = SumOfDigits(
+    __m512 sum = SumOfDigits(
         _mm512_load_si512(sums[r]), _mm512_load_si512(sums[args.rows + r]),
         _mm512_load_si512(sums[2 * args.rows + r]), block.terms[r].scale);
+    if (args.zero_points) {
+      sum = _mm512_fnmadd_ps(zero_points, _mm512_set1_ps(block.terms[r].sum),
+                             sum);
+    }
     _mm512_storeu_ps(out, _mm512_fmadd_ps(sum, scales, _mm512_loadu_ps(out)));
   }
 }
@@ -132,7 +141,8 @@ class DigitTiles {
         terms_(reinterpret_cast<const DigitTerms*>(strip_ + DigitBytes(args.k) *
                                                                 args.rows) +
                args.k_begin / args.block * args.rows),
-        at_(args, kStepsPerLine),
+        at_(args, kStepsPerLine,
+            GroupHeaderBytes(args.scale_dtype, args.zero_points)),
         fetch_(args.fetch) {}
 
   void Run() {

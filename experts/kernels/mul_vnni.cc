@@ -83,9 +83,13 @@ DigitTerms PackBlock(const float* row, float factor, int64_t begin, int64_t end,
   DigitTerms terms;
   terms.scale = finite ? power(-exponent) / Format::kCodeScale
                        : std::numeric_limits<float>::quiet_NaN();
+  int32_t sum = 0;  // below 2^30
   for (int d = 0; d < kDigits; ++d) {
-    terms.start[d] = -Format::kOffset * _mm512_reduce_add_epi32(sums[d]);
+    const int32_t of_digit = _mm512_reduce_add_epi32(sums[d]);
+    terms.start[d] = -Format::kOffset * of_digit;
+    sum = sum * 256 + of_digit;
   }
+  terms.sum = static_cast<float>(sum) * terms.scale;
   return terms;
 }
 
@@ -176,26 +180,37 @@ struct VnniMul {
      ...);
   }
 
-  template <int n, int... r>
-  static HWY_INLINE void Finish(__m512 scales, const DigitTerms* terms,
-                                const __m512i (&sums)[kSums], float* tile,
-                                Indices<r...>) {
-    (_mm512_storeu_ps(
-         tile + (n * kR + r) * kPanelWidth,
-         _mm512_fmadd_ps(
-             SumOfDigits(sums[r * kN + n], sums[(kR + r) * kN + n],
-                         sums[(2 * kR + r) * kN + n], terms[r].scale),
-             scales, _mm512_loadu_ps(tile + (n * kR + r) * kPanelWidth))),
+  template <bool kZeroPoints, int n, int... r>
+  static HWY_INLINE void Finish(const MulArgs& args, const uint8_t* header,
+                                const DigitTerms* terms,
+                                const __m512i (&sums)[kSums], Indices<r...>) {
+    const __m512 scales = LoadGroupScales(args.scale_dtype, header);
+    __m512 zero_points = _mm512_setzero_ps();
+    if constexpr (kZeroPoints) {
+      zero_points =
+          LoadZeroPoints(header + kPanelWidth * DTypeBytes(args.scale_dtype));
+    }
+    const auto sum_of = [&](int row) {
+      const __m512 sum =
+          SumOfDigits(sums[row * kN + n], sums[(kR + row) * kN + n],
+                      sums[(2 * kR + row) * kN + n], terms[row].scale);
+      return kZeroPoints ? _mm512_fnmadd_ps(zero_points,
+                                            _mm512_set1_ps(terms[row].sum), sum)
+                         : sum;
+    };
+    float* tile = args.tile + n * kR * kPanelWidth;
+    (_mm512_storeu_ps(tile + r * kPanelWidth,
+                      _mm512_fmadd_ps(sum_of(r), scales,
+                                      _mm512_loadu_ps(tile + r * kPanelWidth))),
      ...);
   }
-  template <int... n>
-  static HWY_INLINE void FinishAll(const MulArgs& args, const uint8_t* scales,
+  template <bool kZeroPoints, int... n>
+  static HWY_INLINE void FinishAll(const MulArgs& args, const uint8_t* header,
                                    const DigitTerms* terms,
                                    const __m512i (&sums)[kSums],
                                    Indices<n...>) {
-    (Finish<n>(
-         LoadGroupScales(args.scale_dtype, scales + n * args.panel_stride),
-         terms, sums, args.tile, Rows()),
+    (Finish<kZeroPoints, n>(args, header + n * args.panel_stride, terms, sums,
+                            Rows()),
      ...);
   }
 
@@ -205,7 +220,8 @@ struct VnniMul {
     const auto* terms =
         reinterpret_cast<const DigitTerms*>(strip + DigitBytes(args.k) * kR) +
         args.k_begin / args.block * kR;
-    BlockCursor at(args, kStepsPerLine);
+    BlockCursor at(args, kStepsPerLine,
+                   GroupHeaderBytes(args.scale_dtype, args.zero_points));
     const uint8_t* fetch = args.fetch;
     for (int64_t k = args.k_begin; k < args.k_end;) {
       const int64_t end = std::min(k + args.block, args.k_end);
@@ -233,7 +249,11 @@ struct VnniMul {
           sums[i] = _mm512_add_epi32(sums[i], odd[i]);
         }
       }
-      FinishAll(args, at.scales, terms, sums, Panels());
+      if (Format::kFormat == WeightFormat::kInt4 && args.zero_points) {
+        FinishAll<true>(args, at.scales, terms, sums, Panels());
+      } else {
+        FinishAll<false>(args, at.scales, terms, sums, Panels());
+      }
       terms += kR;
       at.Advance(k);
     }

@@ -15,6 +15,8 @@ namespace {
 // Steps read from the source at a time: 16 rows of them stay in the L1 cache.
 constexpr int64_t kChunk = kMaxPackSteps;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+// The code of int4 that stands for zero where there are no zero points.
+constexpr uint8_t kMiddle = 8;
 
 template <typename T>
 void Store(uint8_t* dst, T value) {
@@ -35,6 +37,20 @@ void StoreScale(DType dtype, float scale, int64_t column, uint8_t* dst) {
       return;
     default:
       MOE_CHECK(false);
+  }
+}
+
+// The scales of a group, and its zero points where the layout has them.
+void StoreHeader(const PackedLayout& layout,
+                 const std::array<float, kPanelWidth>& scales,
+                 const std::array<uint8_t, kPanelWidth>& zero_points,
+                 uint8_t* dst) {
+  for (int64_t column = 0; column < kPanelWidth; ++column) {
+    StoreScale(layout.scale_dtype, scales[column], column, dst);
+  }
+  if (layout.zero_points) {
+    std::copy(zero_points.begin(), zero_points.end(),
+              dst + kPanelWidth * DTypeBytes(layout.scale_dtype));
   }
 }
 
@@ -125,6 +141,7 @@ PackedLayout PackedLayout::For(WeightFormat format, int64_t n, int64_t k) {
     case WeightFormat::kInt4:
       layout.group = 32;
       layout.scale_dtype = DType::kBF16;
+      layout.zero_points = true;
       break;
     case WeightFormat::kMxfp4:
       layout.group = 32;
@@ -161,17 +178,17 @@ int64_t PackedLayout::groups() const {
   return group > 0 ? (k + group - 1) / group : 0;
 }
 
-int64_t PackedLayout::scale_bytes() const {
-  return group > 0 ? kPanelWidth * DTypeBytes(scale_dtype) : 0;
+int64_t PackedLayout::header_bytes() const {
+  return group > 0 ? GroupHeaderBytes(scale_dtype, zero_points) : 0;
 }
 
 int64_t PackedLayout::line_offset(int64_t step) const {
-  const int64_t scales = group > 0 ? (step / group + 1) * scale_bytes() : 0;
-  return scales + step / steps_per_line() * kLineBytes;
+  const int64_t headers = group > 0 ? (step / group + 1) * header_bytes() : 0;
+  return headers + step / steps_per_line() * kLineBytes;
 }
 
 int64_t PackedLayout::panel_bytes() const {
-  return groups() * scale_bytes() +
+  return groups() * header_bytes() +
          (k + steps_per_line() - 1) / steps_per_line() * kLineBytes;
 }
 
@@ -191,6 +208,7 @@ void PackPanel(const PackedLayout& layout, RowReader read, int64_t panel,
   const int64_t columns = std::min(kPanelWidth, layout.n - first);
   alignas(64) std::array<float, kPanelWidth * kChunk> rows;  // [16][kChunk]
   std::array<float, kPanelWidth> scales;
+  std::array<uint8_t, kPanelWidth> zero_points;
   std::fill(rows.begin() + columns * kChunk, rows.end(), 0.0F);
   for (int64_t k = 0; k < layout.k; k += kChunk) {
     const int64_t chunk = std::min(kChunk, layout.k - k);
@@ -205,18 +223,18 @@ void PackPanel(const PackedLayout& layout, RowReader read, int64_t panel,
                   .row_stride = kChunk,
                   .steps = std::min(unit, RoundUp(chunk - i, steps_per_line)),
                   .scales = scales.data(),
+                  .zero_points = zero_points.data(),
                   .lines = lines});
-      if (!layout.has_scales()) continue;
-      for (int64_t column = 0; column < kPanelWidth; ++column) {
-        StoreScale(layout.scale_dtype, scales[column], column,
-                   lines - layout.scale_bytes());
+      if (layout.has_scales()) {
+        StoreHeader(layout, scales, zero_points, lines - layout.header_bytes());
       }
     }
   }
 }
 
 void PackCodedPanel(const PackedLayout& layout, CodeReader read,
-                    ScaleReader scale, int64_t panel, uint8_t* dst) {
+                    ScaleReader scale, ZeroPointReader zero_point,
+                    int64_t panel, uint8_t* dst) {
   MOE_CHECK(layout.has_scales());
   const int64_t steps_per_line = layout.steps_per_line();
   const int64_t first = panel * kPanelWidth;
@@ -240,14 +258,20 @@ void PackCodedPanel(const PackedLayout& layout, CodeReader read,
       StoreCodes(layout, block, RoundUp(chunk, steps_per_line),
                  dst + layout.line_offset(i));
     }
-    // The kernels don't know E4M3's NaN; a NaN scale has the same effect.
-    for (int64_t column = 0; column < kPanelWidth; ++column) {
-      const float value = has_nan[column]    ? kNaN
-                          : column < columns ? scale(first + column, k)
-                                             : 1.0F;
-      StoreScale(layout.scale_dtype, value, column,
-                 dst + layout.line_offset(k) - layout.scale_bytes());
+    std::array<float, kPanelWidth> scales;
+    std::array<uint8_t, kPanelWidth> zero_points;
+    scales.fill(1.0F);
+    zero_points.fill(kMiddle);
+    for (int64_t column = 0; column < columns; ++column) {
+      // The kernels don't know E4M3's NaN; a NaN scale has the same effect.
+      scales[column] = has_nan[column] ? kNaN : scale(first + column, k);
+      if (layout.zero_points) {
+        zero_points[column] =
+            static_cast<uint8_t>(zero_point(first + column, k));
+      }
     }
+    StoreHeader(layout, scales, zero_points,
+                dst + layout.line_offset(k) - layout.header_bytes());
   }
 }
 
@@ -255,7 +279,17 @@ float UnpackedElement(const PackedLayout& layout, const uint8_t* panel,
                       int64_t column, int64_t step) {
   const uint8_t* line = panel + layout.line_offset(step);
   const int64_t j = step % layout.steps_per_line();
-  float code = 0;
+  const auto header = [&] {
+    return panel + layout.line_offset(step / layout.group * layout.group) -
+           layout.header_bytes();
+  };
+  const auto scale = [&] {
+    return LoadScale(layout.scale_dtype, column, header());
+  };
+  const auto nibble = [&] {
+    const uint32_t word = LoadUnaligned<uint32_t>(line + column * 4);
+    return static_cast<uint8_t>((word >> (4 * j)) & 0xfU);
+  };
   switch (layout.format) {
     case WeightFormat::kBF16:
       return BF16ToFloat(LoadUnaligned<uint16_t>(line + column * 4 + j * 2));
@@ -263,27 +297,22 @@ float UnpackedElement(const PackedLayout& layout, const uint8_t* panel,
       return F16ToFloat(
           LoadUnaligned<uint16_t>(line + (j * kPanelWidth + column) * 2));
     case WeightFormat::kInt8:
-      code = static_cast<int8_t>(line[column * 4 + j]);
-      break;
+      return static_cast<float>(static_cast<int8_t>(line[column * 4 + j])) *
+             scale();
     case WeightFormat::kFp8:
-      code = F8E4M3ToFloat(line[j * kPanelWidth + column]);
-      break;
-    case WeightFormat::kInt4:
-    case WeightFormat::kMxfp4: {
-      const uint32_t word = LoadUnaligned<uint32_t>(line + column * 4);
-      const auto nibble = static_cast<uint8_t>((word >> (4 * j)) & 0xfU);
-      code = layout.format == WeightFormat::kInt4
-                 ? static_cast<float>(nibble) - 8.0F
-                 : F4E2M1ToFloat(nibble);
-      break;
+      return F8E4M3ToFloat(line[j * kPanelWidth + column]) * scale();
+    case WeightFormat::kMxfp4:
+      return F4E2M1ToFloat(nibble()) * scale();
+    case WeightFormat::kInt4: {
+      const int zero_point =
+          layout.zero_points
+              ? header()[kPanelWidth * DTypeBytes(layout.scale_dtype) + column]
+              : kMiddle;
+      return static_cast<float>(nibble() - zero_point) * scale();
     }
     default:
       return LoadUnaligned<float>(line + column * 4);
   }
-  const uint8_t* scales =
-      panel + layout.line_offset(step / layout.group * layout.group) -
-      layout.scale_bytes();
-  return code * LoadScale(layout.scale_dtype, column, scales);
 }
 
 }  // namespace moe

@@ -1,8 +1,9 @@
 // One projection, packed for the kernels in one of the weight formats.
 //
 // A matrix [n, k] (n outputs, k reduced) is cut into panels of kPanelWidth
-// outputs. A panel is one stream of bytes: for each group of k steps the scales
-// of its 16 columns, then lines of 64 bytes. A line holds 16 columns times
+// outputs. A panel is one stream of bytes: for each group of k steps a header,
+// that is the scales of its 16 columns and perhaps their zero points, a byte
+// each, then lines of 64 bytes. A line holds 16 columns times
 // 4 (f32), 2 (bf16, f16), 1 (int8, fp8) or 1/2 (int4, mxfp4) bytes per step,
 // that is 1, 2, 4 or 8 steps of k; the steps of a column lie together in a word
 // (but those of f16 and fp8, whose steps are 16 columns each). Of bf16 and
@@ -32,6 +33,11 @@ inline constexpr int64_t kPackedSlack = 64;
 // most that a line of any format holds.
 inline constexpr int64_t kStepAlignment = 8;
 
+// What lies in front of a group's lines in a panel: scales, then zero points.
+constexpr int64_t GroupHeaderBytes(DType scale_dtype, bool zero_points) {
+  return kPanelWidth * (DTypeBytes(scale_dtype) + (zero_points ? 1 : 0));
+}
+
 // Shape and coding of a packed matrix.
 struct PackedLayout {
   WeightFormat format = WeightFormat::kF32;
@@ -42,11 +48,14 @@ struct PackedLayout {
   // F8_E8M0.
   int64_t group = 0;
   DType scale_dtype = DType::kF32;
+  // int4 only: each group of a column says which code stands for zero, one of
+  // 0..16; else that is 8.
+  bool zero_points = false;
 
-  // The layout that this project quantises to: int8 in groups of 128 and int4
-  // in groups of 32 with bf16 scales, fp8 in groups of 128 with f32 scales,
-  // mxfp4 in groups of 32 with powers of two. Requires: format is not kAuto; n
-  // >= 0, k >= 0.
+  // The layout that this project quantises to: int8 in groups of 128 with bf16
+  // scales, int4 in groups of 32 with bf16 scales and zero points, fp8 in
+  // groups of 128 with f32 scales, mxfp4 in groups of 32 with powers of two.
+  // Requires: format is not kAuto; n >= 0, k >= 0.
   static PackedLayout For(WeightFormat format, int64_t n, int64_t k);
 
   bool has_scales() const { return group > 0; }
@@ -56,7 +65,7 @@ struct PackedLayout {
   // group, or 128 (at most) of it; 0 without scales.
   int64_t block() const;
   int64_t groups() const;                   // per panel; 0 without scales
-  int64_t scale_bytes() const;              // of one group of one panel
+  int64_t header_bytes() const;             // of one group of one panel
   int64_t line_offset(int64_t step) const;  // from the panel's start to the
                                             // line that holds this step
   int64_t panel_bytes() const;
@@ -106,14 +115,18 @@ using CodeReader = absl::FunctionRef<void(int64_t row, int64_t col,
                                           int64_t count, uint8_t* out)>;
 // The scale of the group that holds element (row, col), as float.
 using ScaleReader = absl::FunctionRef<float(int64_t row, int64_t col)>;
+// Its zero point, in 0..16.
+using ZeroPointReader = absl::FunctionRef<int(int64_t row, int64_t col)>;
 
-// As PackPanel, for a matrix that already is coded: carries codes and scales
-// over unchanged.
+// As PackPanel, for a matrix that already is coded: carries codes, scales and
+// zero points over unchanged. zero_point is asked only where the layout has
+// them.
 //
 // Requires: layout.has_scales(); group, scale_dtype as in the source (a scale
 // must be exact in scale_dtype).
 void PackCodedPanel(const PackedLayout& layout, CodeReader read,
-                    ScaleReader scale, int64_t panel, uint8_t* dst);
+                    ScaleReader scale, ZeroPointReader zero_point,
+                    int64_t panel, uint8_t* dst);
 
 // Widens one element of a packed panel, the slow way: what the kernels compute
 // with. column in [0, kPanelWidth).

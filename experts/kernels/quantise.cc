@@ -164,11 +164,12 @@ HWY_INLINE void StoreSteps(Columns columns, uint8_t* lines, Code code) {
 }
 
 // How the formats pack a group of kLanes columns: writes their part of the
-// lines and returns their scales. kColumnBytes lie between neighbours in a
-// line.
+// lines, and of the zero points if there are any, and returns their scales.
+// kColumnBytes lie between neighbours in a line.
 struct F32Packer {
   static constexpr int64_t kColumnBytes = 4;
-  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines,
+                            uint8_t* /*zero_points*/) {
     for (int64_t i = 0; i < columns.steps; ++i) {
       hn::StoreU(columns[i], DF(),
                  reinterpret_cast<float*>(lines + i * kLineBytes));
@@ -179,7 +180,8 @@ struct F32Packer {
 
 struct BF16Packer {
   static constexpr int64_t kColumnBytes = 4;
-  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines,
+                            uint8_t* /*zero_points*/) {
     StoreWords<16>(columns, lines, [](VF w) HWY_ATTR { return ToBF16(w); });
     return hn::Zero(DF());
   }
@@ -187,7 +189,8 @@ struct BF16Packer {
 
 struct F16Packer {
   static constexpr int64_t kColumnBytes = 2;
-  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines,
+                            uint8_t* /*zero_points*/) {
     StoreSteps<uint16_t>(columns, lines,
                          [](VF w) HWY_ATTR { return ToF16(w); });
     return hn::Zero(DF());
@@ -197,7 +200,8 @@ struct F16Packer {
 // The scale is rounded up, so that no code is beyond 127.
 struct Int8Packer {
   static constexpr int64_t kColumnBytes = 4;
-  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines,
+                            uint8_t* /*zero_points*/) {
     const Extent extent(columns);
     const VU exact = Bits(extent.max / Set(127.0F));
     const VF scale = Float(hn::And(exact + Set(0xffffU), Set(0xffff0000U)));
@@ -210,83 +214,117 @@ struct Int8Packer {
   }
 };
 
-// The extreme weight becomes -8, whatever its sign; of some scales around that
-// one, and those that fit their codes best, the one with the least squared
-// error is taken.
+// What a column's codes mean: weights are (code - zero_point) * scale.
+struct Int4Coding {
+  VF scale;
+  VF zero_point;  // a whole number in 0..15
+};
+
+// Of five scales and zero points, and of the scales that fit their codes best,
+// those with the least squared error are taken. Three spread the codes over the
+// range of the weights and zero; two give the extreme weight 8 and 7 steps, and
+// so find codes again that were symmetric.
 struct Int4Packer {
   static constexpr int64_t kColumnBytes = 4;
 
-  static HWY_INLINE VF Clamp(VF x) {
-    return hn::Min(hn::Max(x, Set(-8.0F)), Set(7.0F));
+  // Nearest integer, ties to even. Requires: |x| < 2^22.
+  static HWY_INLINE VF Round(VF x) {
+    return (x + Set(kRounder)) - Set(kRounder);
+  }
+  // The weight in steps, as far as the codes go.
+  static HWY_INLINE VF Clamp(VF steps, const Int4Coding& coding) {
+    return hn::Min(hn::Max(steps, hn::Neg(coding.zero_point)),
+                   Set(15.0F) - coding.zero_point);
   }
 
   struct Best {
-    VF scale;
+    Int4Coding coding;
     VF error;
   };
 
-  // Takes `scale` for the lanes where it is better. With kFit, returns the
+  // Takes `coding` for the lanes where it is better. With kFit, returns the
   // scale that would suit its codes best, by least squares.
   template <bool kFit>
-  static HWY_INLINE VF Consider(Columns columns, VF scale, MF lanes,
+  static HWY_INLINE VF Consider(Columns columns, VF max,
+                                const Int4Coding& coding, MF lanes,
                                 Best& best) {
-    const VF inverse = Set(1.0F) / scale;
+    const VF inverse = Set(1.0F) / coding.scale;
     VF error = hn::Zero(DF());
     VF products = hn::Zero(DF());
     VF squares = hn::Zero(DF());
     for (int64_t i = 0; i < columns.steps; ++i) {
       const VF w = columns[i];
       const VF exact = w * inverse;
-      const VF code = (Clamp(exact) + Set(kRounder)) - Set(kRounder);
-      const VF off = exact - code;
+      const VF steps = Round(Clamp(exact, coding));
+      const VF off = exact - steps;
       error = error + off * off;
       if constexpr (kFit) {
-        products = products + w * code;
-        squares = hn::MulAdd(code, code, squares);  // small integers: exact
+        products = products + w * steps;
+        squares = hn::MulAdd(steps, steps, squares);  // small integers: exact
       }
     }
-    error = error * (scale * scale);
+    // Relative to the extreme weight, its square neither over- nor underflows.
+    const VF relative = coding.scale / max;
+    error = error * (relative * relative);
     const MF better = hn::And(lanes, hn::Lt(error, best.error));
-    best.error = hn::IfThenElse(better, error, best.error);
-    best.scale = hn::IfThenElse(better, scale, best.scale);
+    const auto take = [&](VF& to, VF from)
+                          HWY_ATTR { to = hn::IfThenElse(better, from, to); };
+    take(best.error, error);
+    take(best.coding.scale, coding.scale);
+    take(best.coding.zero_point, coding.zero_point);
     return RoundToBF16(products / squares);
   }
 
-  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines,
+                            uint8_t* zero_points) {
     const Extent extent(columns);
-    VF lowest = hn::Zero(DF());
+    VF low = hn::Zero(DF());
+    VF high = hn::Zero(DF());
     for (int64_t i = 0; i < columns.steps; ++i) {
-      lowest = hn::Min(lowest, columns[i]);
+      low = hn::Min(low, columns[i]);
+      high = hn::Max(high, columns[i]);
     }
-    const VF negative = hn::Neg(extent.max);
-    const VF extreme =
-        hn::IfThenElse(hn::Eq(lowest, negative), negative, extent.max);
-    Best best = {.scale = hn::Zero(DF()),
+    Best best = {.coding = {.scale = hn::Zero(DF()), .zero_point = Set(8.0F)},
                  .error = Set(std::numeric_limits<float>::infinity())};
-    for (const float steps_to_extreme : {8.0F, 7.5F, 8.5F, 9.0F, 9.5F}) {
-      const VF scale = RoundToBF16(extreme / Set(-steps_to_extreme));
-      const VF fitted = Consider<true>(columns, scale, extent.coded, best);
+    const auto consider = [&](const Int4Coding& coding) HWY_ATTR {
+      const VF fitted =
+          Consider<true>(columns, extent.max, coding, extent.coded, best);
       const MF usable = hn::Ge(Float(Magnitude(fitted)), Set(kTiny / 16));
-      Consider<false>(columns, fitted, hn::And(usable, extent.coded), best);
+      Consider<false>(columns, extent.max, {fitted, coding.zero_point},
+                      hn::And(usable, extent.coded), best);
+    };
+    for (const float steps : {15.5F, 14.5F, 16.5F}) {
+      // Of huge weights the range is no float.
+      const VF scale = RoundToBF16(high / Set(steps) - low / Set(steps));
+      const VF middle = (high * Set(0.5F) + low * Set(0.5F)) / scale;
+      const VF zero_point = Round(Set(7.5F) - middle);
+      consider({scale, hn::Min(hn::Max(zero_point, Set(0.0F)), Set(15.0F))});
     }
-    // Of huge weights all errors may be infinite.
-    best.scale = hn::IfThenElse(hn::Eq(best.scale, hn::Zero(DF())),
-                                RoundToBF16(extreme / Set(-8.0F)), best.scale);
-    const VF inverse = Set(1.0F) / best.scale;
-    const VF rounder = Set(kRounder + 8.0F);
+    const VF towards_extreme =
+        hn::IfThenElse(hn::Eq(high, extent.max), Set(7.0F), Set(8.0F));
+    for (const float steps : {8.0F, 7.0F}) {
+      consider({RoundToBF16(extent.max / Set(steps)), towards_extreme});
+    }
+    const Int4Coding& coding = best.coding;
+    const VF inverse = Set(1.0F) / coding.scale;
+    const VI zero_point = hn::ConvertTo(DI(), coding.zero_point);
+    const hn::Rebind<uint8_t, DF> du8;
+    hn::StoreU(hn::DemoteTo(du8, zero_point), du8, zero_points);
     const VU mask = hn::And(extent.Mask(), Set(0xfU));
     const VU otherwise = hn::AndNot(mask, Set(8U));
     StoreWords<4>(columns, lines, [&](VF w) HWY_ATTR {
-      const VU code = Bits(Clamp(w * inverse) + rounder);
+      const VU steps = Bits(Clamp(w * inverse, coding) + Set(kRounder));
+      const VU code = steps + hn::BitCast(DU(), zero_point);
       return hn::Or(hn::And(code, mask), otherwise);
     });
-    return extent.Scale(best.scale, 0.0F);
+    return extent.Scale(coding.scale, 0.0F);
   }
 };
 
 struct Fp8Packer {
   static constexpr int64_t kColumnBytes = 1;
-  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines,
+                            uint8_t* /*zero_points*/) {
     const Extent extent(columns);
     const VF scale = extent.max / Set(448.0F);
     const VU mask = hn::And(extent.Mask(), Set(0xffU));
@@ -302,7 +340,8 @@ struct Fp8Packer {
 // beyond the largest value becomes that.
 struct Mxfp4Packer {
   static constexpr int64_t kColumnBytes = 4;
-  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines) {
+  static HWY_INLINE VF Pack(Columns columns, uint8_t* lines,
+                            uint8_t* /*zero_points*/) {
     const Extent extent(columns);
     const VU exponent = hn::And(Bits(extent.max), Set(0x7f800000U));
     const VU scale = exponent - Set(2U << 23);
@@ -375,7 +414,8 @@ void PackLines(const PackLinesArgs& args) {
   Transpose(args, tile);
   for (int64_t column = 0; column < kPanelWidth; column += kLanes) {
     const VF scales = Packer::Pack({tile + column, args.steps},
-                                   args.lines + column * Packer::kColumnBytes);
+                                   args.lines + column * Packer::kColumnBytes,
+                                   args.zero_points + column);
     hn::StoreU(scales, DF(), args.scales + column);
   }
 }

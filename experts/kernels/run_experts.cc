@@ -27,9 +27,9 @@ constexpr int64_t kReadRows = 4;
 
 // Outputs that a worker forms at a time: what they take of the L2 cache.
 constexpr int64_t kTileFloats = 8 * kBlockRows * kUnitPanels * kPanelWidth;
-// An unpacked panel, with the scales of the smallest blocks.
+// An unpacked panel, with the scales and zero points of the smallest blocks.
 constexpr int64_t kUnpackedPanel =
-    (kUnpackSteps + kUnpackSteps / 32) * kPanelWidth;
+    (kUnpackSteps + kUnpackSteps / 32 * 2) * kPanelWidth;
 constexpr int64_t kUnpackFloats = kUnitPanels * kUnpackedPanel;
 constexpr int64_t kScratchFloats = kTileFloats + kUnpackFloats;
 
@@ -277,13 +277,13 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
     args.group = layout.group;
     args.block = layout.block();
     args.scale_dtype = layout.scale_dtype;
+    args.zero_points = layout.zero_points;
     args.fetch_step =
         CeilDiv(cut_end - cut_begin,
                 CeilDiv(end - k, layout.steps_per_line()) * num_strips);
     if (unpack) {
       args.panel_stride = kUnpackedPanel * sizeof(float);
-      args.k_begin = 0;
-      args.k_end = end - k;
+      args.first_step = k;
       args.group = layout.block();
       args.scale_dtype = DType::kF32;
     }
@@ -303,6 +303,7 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
         from.group = layout.group;
         from.block = layout.block();
         from.scale_dtype = layout.scale_dtype;
+        from.zero_points = layout.zero_points;
         for (int64_t i = 0; i < count; ++i) {
           from.panel = panels + i * panel_bytes;
           from.fetch = from.panel + layout.line_offset(k) + to_next;
@@ -314,7 +315,7 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
       for (int64_t s = task.first_strip; s < task.end_strip; ++s) {
         const int64_t begin = strips.Begin(s);
         args.rows = strips.Rows(s);
-        args.strip = phase.inputs[begin] + (unpack ? k * args.rows : 0);
+        args.strip = phase.inputs[begin];
         // Each strip fetches its part of the panels to come.
         args.fetch =
             panels + to_next + cut_begin +

@@ -67,6 +67,26 @@ TEST_P(PackedMatrixTest, KeepsWhatTheFormatCanHold) {
   }
 }
 
+// What symmetric quantisers left, in floats: groups whose largest magnitude is
+// 8 or 7 steps, of either sign.
+TEST(PackedInt4Test, FindsSymmetricCodesAgain) {
+  constexpr int64_t kK = 96;
+  const auto layout = PackedLayout::For(WeightFormat::kInt4, 32, kK);
+  std::vector<float> weights(32 * kK);
+  std::mt19937 engine(3);
+  for (int64_t i = 0; i < 32 * kK; ++i) {
+    weights[i] = static_cast<float>(static_cast<int>(engine() % 13) - 6);
+    const int64_t row = i / kK;
+    const float extremes[] = {-8, 8, 7, -7};
+    if (i % 32 == 5) weights[i] = extremes[row % 4];
+    weights[i] *= std::ldexp(1.25F, static_cast<int>(row % 7) - 9);
+  }
+  const auto data = PackAll(layout, weights);
+  for (int64_t i = 0; i < 32 * kK; ++i) {
+    ASSERT_EQ(Element(layout, data, i / kK, i % kK), weights[i]) << i;
+  }
+}
+
 TEST_P(PackedMatrixTest, IsNoFurtherOffThanHalfAStep) {
   const int64_t n = 33;
   const int64_t k = 517;
@@ -301,11 +321,12 @@ struct CodedCase {
   WeightFormat format;
   int64_t group;
   DType scale_dtype;
+  bool zero_points = false;
 };
 
 class PackedCodesTest : public ::testing::TestWithParam<CodedCase> {};
 
-TEST_P(PackedCodesTest, CarriesCodesAndScalesOverUnchanged) {
+TEST_P(PackedCodesTest, CarriesCodesScalesAndZeroPointsOverUnchanged) {
   const auto& param = GetParam();
   const int64_t n = 19;
   const int64_t k = 333;
@@ -313,7 +334,8 @@ TEST_P(PackedCodesTest, CarriesCodesAndScalesOverUnchanged) {
                       .n = n,
                       .k = k,
                       .group = param.group,
-                      .scale_dtype = param.scale_dtype};
+                      .scale_dtype = param.scale_dtype,
+                      .zero_points = param.zero_points};
   const auto code_of = [&](int64_t row, int64_t col) {
     const auto code = static_cast<uint8_t>(row * 31 + col * 7);
     if (param.format == WeightFormat::kFp8) {
@@ -327,7 +349,10 @@ TEST_P(PackedCodesTest, CarriesCodesAndScalesOverUnchanged) {
     return std::ldexp(param.scale_dtype == DType::kF8E8M0 ? 1.0F : 1.25F,
                       static_cast<int>((row + col / param.group) % 9 - 4));
   };
-  const auto value_of = [&](uint8_t code) {
+  const auto zero_point_of = [&](int64_t row, int64_t col) {
+    return static_cast<int>((row * 5 + col / param.group) % 17);
+  };
+  const auto value_of = [&](uint8_t code, int zero_point) {
     switch (param.format) {
       case WeightFormat::kFp8:
         return F8E4M3ToFloat(code);
@@ -336,22 +361,24 @@ TEST_P(PackedCodesTest, CarriesCodesAndScalesOverUnchanged) {
       case WeightFormat::kInt8:
         return static_cast<float>(static_cast<int8_t>(code));
       default:
-        return static_cast<float>(code) - 8.0F;
+        return static_cast<float>(code - zero_point);
     }
   };
   std::vector<uint8_t> data(layout.bytes(), 0xaa);
   std::vector<uint8_t> want(layout.bytes(), 0x55);
   for (int64_t p = 0; p < layout.panels(); ++p) {
     const int64_t at = p * layout.panel_bytes();
-    PackCodedPanel(layout, CodeReaderOf(layout, code_of), scale_of, p,
-                   &data[at]);
-    ReferencePackCodedPanel(layout, code_of, scale_of, p, &want[at]);
+    PackCodedPanel(layout, CodeReaderOf(layout, code_of), scale_of,
+                   zero_point_of, p, &data[at]);
+    ReferencePackCodedPanel(layout, code_of, scale_of, zero_point_of, p,
+                            &want[at]);
   }
   EXPECT_EQ(data, want);
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t col = 0; col < k; ++col) {
+      const int zero_point = param.zero_points ? zero_point_of(row, col) : 8;
       ASSERT_EQ(Element(layout, data, row, col),
-                value_of(code_of(row, col)) * scale_of(row, col));
+                value_of(code_of(row, col), zero_point) * scale_of(row, col));
     }
   }
 }
@@ -365,6 +392,9 @@ INSTANTIATE_TEST_SUITE_P(
         CodedCase{"Mxfp4", WeightFormat::kMxfp4, 32, DType::kF8E8M0},
         CodedCase{"Int4Kimi", WeightFormat::kInt4, 32, DType::kBF16},
         CodedCase{"Int4Gptq", WeightFormat::kInt4, 128, DType::kF16},
+        CodedCase{"Int4Awq", WeightFormat::kInt4, 128, DType::kF16, true},
+        CodedCase{"Int4ZeroPointsOfRows", WeightFormat::kInt4, 352, DType::kF32,
+                  true},
         CodedCase{"Int8", WeightFormat::kInt8, 64, DType::kF32}),
     [](const auto& test) { return test.param.name; });
 
@@ -378,7 +408,8 @@ TEST(PackedCodesTest, AnFp8NaNMakesItsGroupNaN) {
           out[i] = col + i == 200 ? 0x7f : 0x38;
         }
       },
-      [](int64_t, int64_t) { return 1.0F; }, 0, data.data());
+      [](int64_t, int64_t) { return 1.0F; }, [](int64_t, int64_t) { return 8; },
+      0, data.data());
   EXPECT_EQ(Element(layout, data, 0, 100), 1.0F);
   EXPECT_TRUE(std::isnan(Element(layout, data, 0, 200)));
 }

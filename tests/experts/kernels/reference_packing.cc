@@ -77,54 +77,71 @@ float QuantiseInt8(const float* w, int64_t steps, uint8_t* codes) {
   return scale;
 }
 
-// The extreme weight becomes -8, whatever its sign; of some scales around that
-// one, and those that fit their codes best, the one with the least squared
-// error is taken.
-float QuantiseInt4(const float* w, int64_t steps, uint8_t* codes) {
+float RoundToBF16(float value) { return BF16ToFloat(FloatToBF16(value)); }
+
+// Of five scales and zero points, and of the scales that fit their codes best,
+// those with the least squared error are taken. Three spread the codes over the
+// range of the weights and zero; two give the extreme weight 8 and 7 steps.
+float QuantiseInt4(const float* w, int64_t steps, uint8_t* codes,
+                   uint8_t& zero_point) {
   const float max = AbsMax(w, steps);
+  zero_point = 8;
   if (!(max >= kTiny)) {
     std::fill_n(codes, steps, uint8_t{8});
     return max < kTiny ? 0.0F : kNaN;
   }
-  float extreme = max;
+  float low = 0;
+  float high = 0;
   for (int64_t i = 0; i < steps; ++i) {
-    if (w[i] == -max) extreme = -max;
+    low = std::min(low, w[i]);
+    high = std::max(high, w[i]);
   }
-  const auto code = [](float value) {
-    return std::clamp(std::nearbyintf(value), -8.0F, 7.0F);
+  const auto steps_of = [](float value, float zero) {
+    return std::nearbyintf(std::clamp(value, -zero, 15.0F - zero));
   };
   float best_scale = 0;
+  float best_zero = 0;
   float best_error = std::numeric_limits<float>::infinity();
   // Returns the scale that would suit the codes best, by least squares.
-  const auto consider = [&](float scale) {
+  const auto consider = [&](float scale, float zero) {
     const float inverse = 1.0F / scale;
     float error = 0;
     float products = 0;
     float squares = 0;
     for (int64_t i = 0; i < steps; ++i) {
-      const float c = code(w[i] * inverse);
+      const float c = steps_of(w[i] * inverse, zero);
       const float off = w[i] * inverse - c;
       error += off * off;
       products += w[i] * c;
       squares += c * c;
     }
-    error *= scale * scale;
+    error *= (scale / max) * (scale / max);
     if (error < best_error) {
       best_error = error;
       best_scale = scale;
+      best_zero = zero;
     }
-    return BF16ToFloat(FloatToBF16(products / squares));
+    return RoundToBF16(products / squares);
   };
-  for (const float steps_to_extreme : {8.0F, 7.5F, 8.5F, 9.0F, 9.5F}) {
-    const float scale = BF16ToFloat(FloatToBF16(extreme / -steps_to_extreme));
-    const float refined = consider(scale);
-    if (std::fabs(refined) >= kTiny / 16) consider(refined);
+  const auto consider_with_fit = [&](float scale, float zero) {
+    const float fitted = consider(scale, zero);
+    if (std::fabs(fitted) >= kTiny / 16) consider(fitted, zero);
+  };
+  for (const float range : {15.5F, 14.5F, 16.5F}) {
+    const float scale = RoundToBF16(high / range - low / range);
+    const float middle = (high * 0.5F + low * 0.5F) / scale;
+    consider_with_fit(scale,
+                      std::clamp(std::nearbyintf(7.5F - middle), 0.0F, 15.0F));
   }
-  if (best_scale == 0) best_scale = BF16ToFloat(FloatToBF16(extreme / -8.0F));
+  for (const float range : {8.0F, 7.0F}) {
+    consider_with_fit(RoundToBF16(max / range), high == max ? 7.0F : 8.0F);
+  }
   const float inverse = 1.0F / best_scale;
   for (int64_t i = 0; i < steps; ++i) {
-    codes[i] = static_cast<uint8_t>(code(w[i] * inverse) + 8.0F);
+    codes[i] =
+        static_cast<uint8_t>(steps_of(w[i] * inverse, best_zero) + best_zero);
   }
+  zero_point = static_cast<uint8_t>(best_zero);
   return best_scale;
 }
 
@@ -154,12 +171,12 @@ float QuantiseMxfp4(const float* w, int64_t steps, uint8_t* codes) {
 }
 
 float Quantise(WeightFormat format, const float* w, int64_t steps,
-               uint8_t* codes) {
+               uint8_t* codes, uint8_t& zero_point) {
   switch (format) {
     case WeightFormat::kInt8:
       return QuantiseInt8(w, steps, codes);
     case WeightFormat::kInt4:
-      return QuantiseInt4(w, steps, codes);
+      return QuantiseInt4(w, steps, codes, zero_point);
     case WeightFormat::kFp8:
       return QuantiseFp8(w, steps, codes);
     case WeightFormat::kMxfp4:
@@ -185,6 +202,17 @@ void StoreScale(DType dtype, float scale, int64_t column, uint8_t* dst) {
       return;
     default:
       MOE_CHECK(false);
+  }
+}
+
+// What is in front of the group's first line.
+void StoreHeader(const PackedLayout& layout, float scale, int zero_point,
+                 int64_t column, uint8_t* line) {
+  uint8_t* header = line - layout.header_bytes();
+  StoreScale(layout.scale_dtype, scale, column, header);
+  if (layout.zero_points) {
+    header[kPanelWidth * DTypeBytes(layout.scale_dtype) + column] =
+        static_cast<uint8_t>(zero_point);
   }
 }
 
@@ -272,10 +300,10 @@ void ReferencePackPanel(const PackedLayout& layout, RowReader read,
           StoreFloats(layout.format, w.data() + i, steps, column, line);
           continue;
         }
-        const float scale =
-            Quantise(layout.format, w.data() + i, steps, codes.data());
-        StoreScale(layout.scale_dtype, scale, column,
-                   line - layout.scale_bytes());
+        uint8_t zero_point = 8;
+        const float scale = Quantise(layout.format, w.data() + i, steps,
+                                     codes.data(), zero_point);
+        StoreHeader(layout, scale, zero_point, column, line);
         StoreCodes(layout.format, codes.data(), steps, column, line);
       }
     }
@@ -283,7 +311,8 @@ void ReferencePackPanel(const PackedLayout& layout, RowReader read,
 }
 
 void ReferencePackCodedPanel(const PackedLayout& layout, CodeOf code,
-                             ScaleReader scale, int64_t panel, uint8_t* dst) {
+                             ScaleReader scale, ZeroPointReader zero_point,
+                             int64_t panel, uint8_t* dst) {
   MOE_CHECK(layout.has_scales());
   const int64_t steps_per_line = layout.steps_per_line();
   const int64_t first = panel * kPanelWidth;
@@ -315,8 +344,9 @@ void ReferencePackCodedPanel(const PackedLayout& layout, CodeOf code,
       const float value = has_nan            ? kNaN
                           : column < columns ? scale(first + column, k)
                                              : 1.0F;
-      StoreScale(layout.scale_dtype, value, column,
-                 dst + layout.line_offset(k) - layout.scale_bytes());
+      StoreHeader(layout, value,
+                  column < columns ? zero_point(first + column, k) : 8, column,
+                  dst + layout.line_offset(k));
     }
   }
 }

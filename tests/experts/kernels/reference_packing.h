@@ -16,6 +16,7 @@ using CodeOf = absl::FunctionRef<uint8_t(int64_t row, int64_t col)>;
 void ReferencePackPanel(const PackedLayout& layout, RowReader read,
                         int64_t panel, uint8_t* dst);
 void ReferencePackCodedPanel(const PackedLayout& layout, CodeOf code,
-                             ScaleReader scale, int64_t panel, uint8_t* dst);
+                             ScaleReader scale, ZeroPointReader zero_point,
+                             int64_t panel, uint8_t* dst);
 
 }  // namespace moe

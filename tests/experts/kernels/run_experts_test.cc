@@ -432,6 +432,7 @@ struct GroupCase {
   WeightFormat format;
   int64_t group;
   DType scale_dtype;
+  bool zero_points = false;
 };
 
 class GroupsTest : public ::testing::TestWithParam<GroupCase> {};
@@ -443,6 +444,7 @@ TEST_P(GroupsTest, OfAnySizeAgreeWithTheReference) {
   PackedLayout layout = PackedLayout::For(GetParam().format, kN, kK);
   layout.group = GetParam().group;
   layout.scale_dtype = GetParam().scale_dtype;
+  layout.zero_points = GetParam().zero_points;
   AlignedBuffer<uint8_t> data(layout.bytes() + kPackedSlack);
   const int64_t codes = layout.steps_per_line() == 8 ? 16 : 120;
   for (int64_t p = 0; p < layout.panels(); ++p) {
@@ -456,6 +458,9 @@ TEST_P(GroupsTest, OfAnySizeAgreeWithTheReference) {
         [&](int64_t row, int64_t col) {
           return std::ldexp(
               1.0F, static_cast<int>((row + col / layout.group) % 5) - 2);
+        },
+        [&](int64_t row, int64_t col) {
+          return static_cast<int>((row * 3 + col / layout.group) % 17);
         },
         p, data.data() + p * layout.panel_bytes());
   }
@@ -494,6 +499,9 @@ std::vector<GroupCase> GroupCases() {
       for (const DType dtype :
            {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E8M0}) {
         cases.push_back({format, group, dtype});
+        if (format == WeightFormat::kInt4) {
+          cases.push_back({format, group, dtype, /*zero_points=*/true});
+        }
       }
     }
   }
@@ -505,7 +513,8 @@ INSTANTIATE_TEST_SUITE_P(All, GroupsTest, ::testing::ValuesIn(GroupCases()),
                            return absl::StrCat(
                                WeightFormatName(test.param.format), "_",
                                test.param.group, "_",
-                               std::string(DTypeName(test.param.scale_dtype)));
+                               std::string(DTypeName(test.param.scale_dtype)),
+                               test.param.zero_points ? "_ZeroPoints" : "");
                          });
 
 struct ErrorLimit {
