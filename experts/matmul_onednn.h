@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "experts/base/matrix_view.h"
@@ -19,6 +20,15 @@ namespace moe {
 // Requires: the shapes agree; out does not overlap a or b.
 //           Ends the process with a message if oneDNN can't get memory.
 void MatmulTransposed(ConstMatrix a, ConstMatrix b, Matrix out);
+
+// The same of bfloat16 elements, given as their bits; sums are float32.
+//
+// Requires: also OneDnnMultipliesBF16().
+void MatmulTransposed(MatrixView<const uint16_t> a,
+                      MatrixView<const uint16_t> b, Matrix out);
+
+// Whether the library multiplies bfloat16 on this CPU.
+bool OneDnnMultipliesBF16();
 
 // The version of the library at run time, e.g. "3.7.2".
 std::string OneDnnVersion();

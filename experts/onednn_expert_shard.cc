@@ -1,9 +1,11 @@
 #include "experts/onednn_expert_shard.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "experts/activation.h"
 #include "experts/base/check.h"
+#include "experts/base/dtype.h"
 #include "experts/matmul_onednn.h"
 
 namespace moe {
@@ -14,50 +16,84 @@ namespace {
 constexpr int64_t kBlockRows = 256;
 constexpr int64_t kBlockCols = 256;
 
+template <typename Element>
+void Round(const float* from, int64_t size, float scale, Element* to) {
+  std::transform(from, from + size, to, [scale](float value) {
+    if constexpr (std::is_same_v<Element, float>) {
+      return value * scale;
+    } else {
+      return FloatToBF16(value * scale);
+    }
+  });
+}
+
 }  // namespace
 
-OneDnnExpertShard::OneDnnExpertShard(const ExpertSpec& spec,
-                                     int64_t num_experts, Executor* executor)
+template <typename Element>
+OneDnnExperts<Element>::OneDnnExperts(const ExpertSpec& spec,
+                                      int64_t num_experts, Executor* executor)
     : spec_(spec),
       experts_(static_cast<size_t>(num_experts)),
       executor_(executor),
-      gate_blocks_(static_cast<size_t>(executor->num_threads())) {
-  for (auto& block : gate_blocks_) block.Grow(kBlockRows * kBlockCols);
+      scratch_(static_cast<size_t>(executor->num_threads())) {
+  for (Scratch& scratch : scratch_) {
+    if (spec.gated) scratch.gate.Grow(kBlockRows * kBlockCols);
+    scratch.up.Grow(kBlockRows * kBlockCols);
+  }
 }
 
-std::unique_ptr<OneDnnExpertShard> OneDnnExpertShard::Load(
+template <typename Element>
+WeightsBytes OneDnnExperts<Element>::weights() const {
+  constexpr WeightFormat kFormat =
+      std::is_same_v<Element, float> ? WeightFormat::kF32 : WeightFormat::kBF16;
+  WeightsBytes bytes;
+  bytes[kFormat] =
+      num_experts() * spec_.parameters() * int64_t{sizeof(Element)};
+  return bytes;
+}
+
+template <typename Element>
+std::unique_ptr<OneDnnExperts<Element>> OneDnnExperts<Element>::Load(
     const ExpertSpec& spec, absl::Span<const StoredExpert> experts,
     Executor* executor) {
   const auto num_experts = static_cast<int64_t>(experts.size());
-  std::unique_ptr<OneDnnExpertShard> shard(
-      new OneDnnExpertShard(spec, num_experts, executor));
+  std::unique_ptr<OneDnnExperts> shard(
+      new OneDnnExperts(spec, num_experts, executor));
   executor->ParallelFor(num_experts, [&](int64_t e, int) {
     const StoredExpert& from = experts[static_cast<size_t>(e)];
     Expert& to = shard->experts_[static_cast<size_t>(e)];
+    AlignedBuffer<float> block;
     for (size_t p = 0; p < kNumProjections; ++p) {
       const StoredMatrix& matrix = from.weights[p];
       if (matrix.data == nullptr) continue;  // gate_proj of a classic expert
-      float* weights = to.weights[p].Grow(matrix.rows * matrix.cols);
-      matrix.ReadBlock(0, 0, Matrix(weights, matrix.rows, matrix.cols));
+      Element* weights = to.weights[p].Grow(matrix.rows * matrix.cols);
+      block.Grow(kBlockRows * matrix.cols);
+      for (int64_t row = 0; row < matrix.rows; row += kBlockRows) {
+        const int64_t rows = std::min(kBlockRows, matrix.rows - row);
+        matrix.ReadBlock(row, 0, Matrix(block.data(), rows, matrix.cols));
+        Round(block.data(), rows * matrix.cols, /*scale=*/1.0F,
+              weights + row * matrix.cols);
+      }
       to.biases[p] = from.biases[p];
     }
   });
   return shard;
 }
 
-void OneDnnExpertShard::Gather(const ExpertBatch& batch, Matrix inputs) const {
-  const bool scaled = !batch.input_scales.empty();
-  for (int64_t i = 0; i < inputs.rows(); ++i) {
-    const float* row =
-        batch.hidden_states.Row(batch.rows[static_cast<size_t>(i)]);
+template <typename Element>
+void OneDnnExperts<Element>::Gather(const ExpertBatch& batch,
+                                    MatrixView<Element> inputs) {
+  executor_->ParallelFor(inputs.rows(), [&](int64_t row, int) {
+    const auto i = static_cast<size_t>(row);
+    const float* from = batch.hidden_states.Row(batch.rows[i]);
     const float scale =
-        scaled ? batch.input_scales[static_cast<size_t>(i)] : 1.0F;
-    float* to = inputs.Row(i);
-    for (int64_t c = 0; c < spec_.d_model; ++c) to[c] = row[c] * scale;
-  }
+        batch.input_scales.empty() ? 1.0F : batch.input_scales[i];
+    Round(from, inputs.cols(), scale, inputs.Row(row));
+  });
 }
 
-void OneDnnExpertShard::ForBlocks(
+template <typename Element>
+void OneDnnExperts<Element>::ForBlocks(
     const ExpertBatch& batch, int64_t cols,
     absl::FunctionRef<void(const Block& block, int worker)> fn) {
   blocks_.clear();
@@ -79,14 +115,16 @@ void OneDnnExpertShard::ForBlocks(
                          });
 }
 
-void OneDnnExpertShard::Project(const Block& block, Projection projection,
-                                ConstMatrix x, Matrix y) const {
+template <typename Element>
+void OneDnnExperts<Element>::Project(const Block& block, Projection projection,
+                                     MatrixView<const Element> x,
+                                     Matrix y) const {
   const Expert& expert = experts_[static_cast<size_t>(block.expert)];
   const auto p = static_cast<size_t>(projection);
   const bool down = projection == Projection::kDown;
-  const ConstMatrix weights(expert.weights[p].data(),
-                            down ? spec_.d_model : spec_.d_ff,
-                            down ? spec_.d_ff : spec_.d_model);
+  const MatrixView<const Element> weights(expert.weights[p].data(),
+                                          down ? spec_.d_model : spec_.d_ff,
+                                          down ? spec_.d_ff : spec_.d_model);
   MatmulTransposed(x.Rows(block.first_row, block.rows),
                    weights.Rows(block.first_col, block.cols), y);
   if (expert.biases[p].empty()) return;
@@ -96,40 +134,43 @@ void OneDnnExpertShard::Project(const Block& block, Projection projection,
   }
 }
 
-absl::Status OneDnnExpertShard::Forward(const ExpertBatch& batch, Matrix out) {
+template <typename Element>
+absl::Status OneDnnExperts<Element>::Forward(const ExpertBatch& batch,
+                                             Matrix out) {
   const auto assignments = static_cast<int64_t>(batch.rows.size());
   MOE_DCHECK(static_cast<int64_t>(batch.offsets.size()) == num_experts() + 1);
   MOE_DCHECK(out.rows() == assignments && out.cols() == spec_.d_model);
-  const Matrix inputs(inputs_.Grow(assignments * spec_.d_model), assignments,
-                      spec_.d_model);
-  const Matrix inner(inner_.Grow(assignments * spec_.d_ff), assignments,
-                     spec_.d_ff);
-  const auto block_of = [](Matrix matrix, const Block& block) {
-    return Matrix(matrix.Row(block.first_row) + block.first_col, block.rows,
-                  block.cols, matrix.stride());
-  };
+  const MatrixView<Element> inputs(inputs_.Grow(assignments * spec_.d_model),
+                                   assignments, spec_.d_model);
+  const MatrixView<Element> inner(inner_.Grow(assignments * spec_.d_ff),
+                                  assignments, spec_.d_ff);
   Gather(batch, inputs);
   ForBlocks(batch, spec_.d_ff, [&](const Block& block, int worker) {
-    const Matrix h = block_of(inner, block);
-    Project(block, Projection::kUp, inputs, h);
-    if (!spec_.gated) {
-      for (int64_t r = 0; r < h.rows(); ++r) {
-        ActivateClassic(spec_.activation, h.Row(r), h.cols(), h.Row(r));
+    Scratch& scratch = scratch_[static_cast<size_t>(worker)];
+    const Matrix up(scratch.up.data(), block.rows, block.cols);
+    const Matrix gate(scratch.gate.data(), block.rows, block.cols);
+    Project(block, Projection::kUp, inputs, up);
+    if (spec_.gated) Project(block, Projection::kGate, inputs, gate);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      if (spec_.gated) {
+        ActivateGated(spec_.activation, gate.Row(r), up.Row(r), block.cols,
+                      up.Row(r));
+      } else {
+        ActivateClassic(spec_.activation, up.Row(r), block.cols, up.Row(r));
       }
-      return;
-    }
-    const Matrix gate(gate_blocks_[static_cast<size_t>(worker)].data(),
-                      block.rows, block.cols);
-    Project(block, Projection::kGate, inputs, gate);
-    for (int64_t r = 0; r < h.rows(); ++r) {
-      ActivateGated(spec_.activation, gate.Row(r), h.Row(r), h.cols(),
-                    h.Row(r));
+      Round(up.Row(r), block.cols, /*scale=*/1.0F,
+            inner.Row(block.first_row + r) + block.first_col);
     }
   });
   ForBlocks(batch, spec_.d_model, [&](const Block& block, int) {
-    Project(block, Projection::kDown, inner, block_of(out, block));
+    Project(block, Projection::kDown, inner,
+            Matrix(out.Row(block.first_row) + block.first_col, block.rows,
+                   block.cols, out.stride()));
   });
   return absl::OkStatus();
 }
+
+template class OneDnnExperts<float>;
+template class OneDnnExperts<uint16_t>;
 
 }  // namespace moe

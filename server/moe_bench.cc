@@ -54,7 +54,8 @@ ABSL_FLAG(absl::Duration, cell_time, absl::Seconds(2),
 ABSL_FLAG(int64_t, cold_bytes, int64_t{1} << 30,
           "Weights to go through before any is read again, at least.");
 ABSL_FLAG(bool, compare, false,
-          "Run the same f32 work as plain oneDNN products per expert, too.");
+          "Run the same f32 and bf16 work as plain oneDNN products per expert, "
+          "too.");
 ABSL_FLAG(std::string, json, "", "File to write the result to.");
 
 namespace moe {
@@ -255,26 +256,31 @@ class Bench {
         });
   }
 
-  // The f32 work as plain oneDNN products.
-  //
-  // layers: in f32; their memory is what the bandwidth is measured with
-  Cell MeasureOneDnn(
-      int64_t tokens,
-      absl::Span<const std::unique_ptr<LocalExpertShard>> layers) {
-    if (onednn_ == nullptr) {
-      onednn_ = OneDnnExpertShard::Load(
-          options_.spec,
-          std::vector<StoredExpert>(static_cast<size_t>(options_.num_experts),
-                                    expert_.stored()),
-          &executor_);
+  // A layer of plain oneDNN products; null where oneDNN has none for a format.
+  std::unique_ptr<ExpertShard> MakeOneDnn(WeightFormat format) {
+    const std::vector<StoredExpert> experts(
+        static_cast<size_t>(options_.num_experts), expert_.stored());
+    if (format == WeightFormat::kF32) {
+      return OneDnnExpertShard::Load(options_.spec, experts, &executor_);
     }
-    const double expert_bytes = static_cast<double>(onednn_->weights_bytes()) /
+    if (format == WeightFormat::kBF16 && OneDnnMultipliesBF16()) {
+      return OneDnnBF16ExpertShard::Load(options_.spec, experts, &executor_);
+    }
+    return nullptr;
+  }
+
+  // onednn: of MakeOneDnn
+  // layers: of the same format; their memory is what the bandwidth is measured
+  //         with
+  Cell MeasureOneDnn(
+      WeightFormat format, int64_t tokens, ExpertShard& onednn,
+      absl::Span<const std::unique_ptr<LocalExpertShard>> layers) {
+    const double expert_bytes = static_cast<double>(onednn.weights().total()) /
                                 static_cast<double>(options_.num_experts);
     return MeasureCell(
-        WeightFormat::kF32, tokens, expert_bytes,
-        [&] { return layers.front()->packed(); },
+        format, tokens, expert_bytes, [&] { return layers.front()->packed(); },
         [&](const ExpertBatch& batch, Matrix out) {
-          onednn_->Forward(batch, out).IgnoreError();
+          onednn.Forward(batch, out).IgnoreError();
         });
   }
 
@@ -391,7 +397,6 @@ class Bench {
   const RandomExpert expert_;
   MachineRates best_;
   std::mt19937_64 engine_{1};
-  std::unique_ptr<OneDnnExpertShard> onednn_;  // once it is compared with
 };
 
 void Print(const Cell& cell, absl::string_view what) {
@@ -443,16 +448,20 @@ absl::Status Run(const Options& options) {
       options.top_k, options.num_threads, options.kernels->isa, "weights",
       "tokens", "median time", "tokens/s", "GFLOP/s", "of GFLOP/s", "GB/s",
       "of GB/s", "roofline");
+  const bool compare = absl::GetFlag(FLAGS_compare);
   std::vector<Cell> cells;
   for (const WeightFormat format : options.formats) {
     const auto layers = bench.MakeLayers(format);
+    const auto onednn = compare ? bench.MakeOneDnn(format) : nullptr;
+    if (compare && format == WeightFormat::kBF16 && onednn == nullptr) {
+      absl::PrintF("oneDNN %s does not multiply bf16 on this CPU\n",
+                   OneDnnVersion());
+    }
     for (const int64_t tokens : options.tokens) {
       cells.push_back(bench.Measure(format, tokens, layers));
       Print(cells.back(), WeightFormatName(format));
-      if (format != WeightFormat::kF32 || !absl::GetFlag(FLAGS_compare)) {
-        continue;
-      }
-      const Cell plain = bench.MeasureOneDnn(tokens, layers);
+      if (onednn == nullptr) continue;
+      const Cell plain = bench.MeasureOneDnn(format, tokens, *onednn, layers);
       Print(plain, "oneDNN");
       absl::PrintF("%-7s %6d %9.2f x as fast as plain oneDNN products\n", "",
                    tokens, plain.seconds / cells.back().seconds);

@@ -1,12 +1,14 @@
 #include "experts/matmul_onednn.h"
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "experts/base/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/reference_moe.h"
@@ -123,6 +125,98 @@ TEST(MatmulTransposedTest, IsTheSameOnEveryThread) {
     for (int repeat = 0; repeat < 20; ++repeat) {
       MatmulTransposed({a.data(), kSize, kSize}, {b.data(), kSize, kSize},
                        {out.data(), kSize, kSize});
+    }
+  };
+  std::vector<float> want;
+  run(want);
+  std::vector<std::vector<float>> got(4);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& out : got) threads.emplace_back([&run, &out] { run(out); });
+  }
+  EXPECT_THAT(got, ::testing::Each(want));
+}
+
+// A matrix of bfloat16, and the floats that its elements are.
+struct BF16Matrix {
+  BF16Matrix(int64_t num_rows, int64_t num_cols, uint32_t seed)
+      : rows(num_rows),
+        cols(num_cols),
+        floats(RandomFloats(num_rows * num_cols, 1.0F, seed)) {
+    for (float& value : floats) {
+      bits.push_back(FloatToBF16(value));
+      value = BF16ToFloat(bits.back());
+    }
+  }
+  ConstMatrix wide() const { return {floats.data(), rows, cols}; }
+  MatrixView<const uint16_t> view() const { return {bits.data(), rows, cols}; }
+
+  int64_t rows;
+  int64_t cols;
+  std::vector<float> floats;
+  std::vector<uint16_t> bits;
+};
+
+class MatmulTransposedBF16Test : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!OneDnnMultipliesBF16()) {
+      GTEST_SKIP() << "oneDNN " << OneDnnVersion()
+                   << " does not multiply bf16 on this CPU";
+    }
+  }
+};
+
+TEST_F(MatmulTransposedBF16Test, AgreesWithDoublePrecisionAtTinyAndOddSizes) {
+  const auto sizes = {1, 2, 3, 17, 96};
+  for (const int64_t m : sizes) {
+    for (const int64_t n : sizes) {
+      for (const int64_t k : sizes) {
+        SCOPED_TRACE(absl::StrCat(m, " x ", n, " x ", k));
+        const BF16Matrix a(m, k, 1);
+        const BF16Matrix b(n, k, 2);
+        std::vector<float> out(static_cast<size_t>(m * n), -7.0F);
+        MatmulTransposed(a.view(), b.view(), {out.data(), m, n});
+        ExpectProduct(a.wide(), b.wide(), {out.data(), m, n});
+      }
+    }
+  }
+}
+
+TEST_F(MatmulTransposedBF16Test, LeavesWhatLiesBetweenTheRowsAlone) {
+  constexpr int64_t kRows = 6;
+  constexpr int64_t kCols = 5;
+  constexpr int64_t kInner = 9;
+  const BF16Matrix a(kRows, 11, 3);
+  const BF16Matrix b(kCols, 13, 4);
+  std::vector<float> memory(kRows * 8, 42.0F);
+  const Matrix out(memory.data(), kRows, kCols, 8);
+  MatmulTransposed({a.bits.data(), kRows, kInner, 11},
+                   {b.bits.data(), kCols, kInner, 13}, out);
+  ExpectProduct({a.floats.data(), kRows, kInner, 11},
+                {b.floats.data(), kCols, kInner, 13}, out);
+  for (int64_t r = 0; r < kRows; ++r) {
+    EXPECT_THAT(std::vector<float>(out.Row(r) + kCols, out.Row(r) + 8),
+                ::testing::Each(42.0F));
+  }
+}
+
+TEST_F(MatmulTransposedBF16Test, EmptyProductsTouchNothing) {
+  const BF16Matrix a(3, 4, 5);
+  float guard = 42.0F;
+  MatmulTransposed(a.view().Rows(0, 0), a.view(), {&guard, 0, 3});
+  MatmulTransposed(a.view(), a.view().Rows(0, 0), {&guard, 3, 0});
+  EXPECT_EQ(guard, 42.0F);
+}
+
+TEST_F(MatmulTransposedBF16Test, IsTheSameOnEveryThread) {
+  constexpr int64_t kSize = 64;
+  const BF16Matrix a(kSize, kSize, 9);
+  const BF16Matrix b(kSize, kSize, 10);
+  const auto run = [&](std::vector<float>& out) {
+    out.resize(kSize * kSize);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      MatmulTransposed(a.view(), b.view(), {out.data(), kSize, kSize});
     }
   };
   std::vector<float> want;

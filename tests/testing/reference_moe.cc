@@ -135,7 +135,8 @@ ReferenceExpert RandomExpert(const ExpertSpec& spec, uint32_t seed) {
 
 std::vector<Bounded> RunReferenceExpert(const ExpertSpec& spec,
                                         const ReferenceExpert& expert,
-                                        absl::Span<const Bounded> x) {
+                                        absl::Span<const Bounded> x,
+                                        double inner_epsilon) {
   std::vector<Bounded> inner = Project(expert, Projection::kUp, x);
   if (spec.gated) {
     const std::vector<Bounded> gate = Project(expert, Projection::kGate, x);
@@ -149,6 +150,9 @@ std::vector<Bounded> RunReferenceExpert(const ExpertSpec& spec,
     }
   } else {
     for (Bounded& value : inner) value = Act(spec.activation, value);
+  }
+  for (Bounded& h : inner) {
+    h.error += inner_epsilon * (std::fabs(h.value) + h.error);
   }
   return Project(expert, Projection::kDown, inner);
 }

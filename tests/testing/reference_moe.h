@@ -36,9 +36,13 @@ struct ReferenceExpert {
 ReferenceExpert RandomExpert(const ExpertSpec& spec, uint32_t seed);
 
 // y = expert(x).
+//
+// inner_epsilon: how far, relatively, what goes to down_proj may be rounded;
+//                0 = kept as float32.
 std::vector<Bounded> RunReferenceExpert(const ExpertSpec& spec,
                                         const ReferenceExpert& expert,
-                                        absl::Span<const Bounded> x);
+                                        absl::Span<const Bounded> x,
+                                        double inner_epsilon = 0.0);
 
 // The experts as a shard takes them; they point into `experts`.
 std::vector<StoredExpert> StoreExperts(
