@@ -71,6 +71,7 @@ struct MulArgs {
   const uint8_t* fetch = nullptr;
   int64_t fetch_step =
       0;  // bytes; less than a line where strips share the work
+  int64_t near_ahead = 0;  // as in FormatKernels
 };
 using MulFn = void (*)(const MulArgs& args);
 
@@ -113,6 +114,9 @@ struct FormatKernels {
   // memory bandwidth times the latency of a busy memory, with room to spare. 0
   // = the CPU does better by itself.
   int64_t stream_ahead = 16384;
+  // Bytes of each panel ahead of the multiplication that weights are fetched
+  // once more, from the L2 into the L1 cache. 0 = the CPU does it by itself.
+  int64_t near_ahead = 1024;
   // Steps of k that many strips multiply in turn: their activations stay in the
   // L2 cache. A multiple of 128.
   int64_t cut_steps = 256;

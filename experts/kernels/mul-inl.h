@@ -386,9 +386,10 @@ struct Mul {
   // Into the L2 cache where bytes are what counts, that is where little is
   // computed per line; into the L1 cache where a line lasts long: measured.
   template <int... n>
-  static HWY_INLINE void Prefetch(Panels lines, Indices<n...>) {
+  static HWY_INLINE void Prefetch(Panels far, Panels near, Indices<n...>) {
     constexpr bool kIntoL1 = Format::kScaled && (kR > 2 || Format::kSteps == 8);
-    (__builtin_prefetch(lines[n], /*rw=*/0, kIntoL1 ? 3 : 2), ...);
+    (__builtin_prefetch(far[n], /*rw=*/0, kIntoL1 ? 3 : 2), ...);
+    (__builtin_prefetch(near[n], /*rw=*/0, 3), ...);
   }
 
   template <int... w>
@@ -467,16 +468,17 @@ struct Mul {
   }
 
   // Adds `count` lines to the sums and steps over them.
-  static HWY_INLINE void Lines(int64_t count, int64_t fetch_step, Panels& fetch,
-                               Panels& lines, const float*& a,
+  static HWY_INLINE void Lines(int64_t count, const MulArgs& args,
+                               Panels& fetch, Panels& lines, const float*& a,
                                VF (&sums)[kSums]) {
     using Steps = std::make_integer_sequence<int, Format::kSteps>;
     using PanelIndices = std::make_integer_sequence<int, kN>;
     const uint8_t* stop = lines.first + count * kLineBytes;
     do {
       if constexpr (!Format::kUnpacked) {
-        Prefetch(fetch, PanelIndices());
-        fetch.first += fetch_step;
+        Prefetch(fetch, {lines.first + args.near_ahead, lines.stride},
+                 PanelIndices());
+        fetch.first += args.fetch_step;
       }
       Line(lines, a, sums, Steps());
       lines.first += kLineBytes;
@@ -496,8 +498,7 @@ struct Mul {
           args.panels + lines_of(args.k_begin - args.first_step) * kLineBytes,
           args.panel_stride};
       LoadSums(args.tile, sums, Sums());
-      Lines(lines_of(args.k_end - args.k_begin), args.fetch_step, fetch, lines,
-            a, sums);
+      Lines(lines_of(args.k_end - args.k_begin), args, fetch, lines, a, sums);
       StoreSums(sums, args.tile, Sums());
     } else {
       BlockCursor at(args, Format::kSteps, HeaderBytes(args));
@@ -508,7 +509,7 @@ struct Mul {
         const int64_t end = std::min(k + args.block, args.k_end);
         ClearSums(sums, Sums());
         Panels lines{at.line, args.panel_stride};
-        Lines(lines_of(end - k), args.fetch_step, fetch, lines, a, sums);
+        Lines(lines_of(end - k), args, fetch, lines, a, sums);
         at.line = lines.first;
         if constexpr (kZeroPoints) {
           if (args.zero_points) {
@@ -639,7 +640,7 @@ void FillFormat(Kernels& kernels) {
                           : kFusedRows;
   format.unpack = &Unpack<Format>::Run;
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86_64
-  if (CpuFeatures().amd) format.stream_ahead = kAmdStreamAhead;
+  if (CpuFeatures().amd) FetchAsAmd(format);
 #endif
 }
 

@@ -160,10 +160,12 @@ struct VnniMul {
     (AddProducts(codes, digits + i * kDigitSteps, sums[i * kN + n]), ...);
   }
   template <int n>
-  static HWY_INLINE void AddPanel(const uint8_t* line, const uint8_t* fetch,
-                                  const uint8_t* digits, __m512i (&sums)[kSums],
+  static HWY_INLINE void AddPanel(const uint8_t* line, const uint8_t* far,
+                                  const uint8_t* near, const uint8_t* digits,
+                                  __m512i (&sums)[kSums],
                                   __m512i (&odd)[kSums]) {
-    __builtin_prefetch(fetch, /*rw=*/0, /*locality=*/2);  // into L2
+    __builtin_prefetch(far, /*rw=*/0, /*locality=*/2);   // into L2
+    __builtin_prefetch(near, /*rw=*/0, /*locality=*/3);  // into L1
     __m512i quads[Format::kQuads];
     Format::Load(line, quads);
     AddQuad<n>(quads[0], digits, sums, DigitRows());
@@ -172,11 +174,12 @@ struct VnniMul {
     }
   }
   template <int... n>
-  static HWY_INLINE void AddLine(const uint8_t* line, const uint8_t* fetch,
-                                 int64_t stride, const uint8_t* digits,
-                                 __m512i (&sums)[kSums], __m512i (&odd)[kSums],
-                                 Indices<n...>) {
-    (AddPanel<n>(line + n * stride, fetch + n * stride, digits, sums, odd),
+  static HWY_INLINE void AddLine(const uint8_t* line, const uint8_t* far,
+                                 const uint8_t* near, int64_t stride,
+                                 const uint8_t* digits, __m512i (&sums)[kSums],
+                                 __m512i (&odd)[kSums], Indices<n...>) {
+    (AddPanel<n>(line + n * stride, far + n * stride, near + n * stride, digits,
+                 sums, odd),
      ...);
   }
 
@@ -236,8 +239,8 @@ struct VnniMul {
         const uint8_t* stop =
             at.line + (steps + kStepsPerLine - 1) / kStepsPerLine * kLineBytes;
         do {
-          AddLine(at.line, fetch, args.panel_stride, digits, sums, odd,
-                  Panels());
+          AddLine(at.line, fetch, at.line + args.near_ahead, args.panel_stride,
+                  digits, sums, odd, Panels());
           at.line += kLineBytes;
           fetch += args.fetch_step;
           digits += kStepsPerLine;
@@ -304,9 +307,10 @@ void UseVnni(Kernels& kernels) {
   Use<Int4Digits>(kernels);
   Use<Mxfp4Digits>(kernels);
   if (!CpuFeatures().amd) return;
-  kernels[WeightFormat::kInt8].stream_ahead = kAmdStreamAhead;
+  FetchAsAmd(kernels[WeightFormat::kInt8]);
   // Codes of 4 bits come in best as one stream that nobody fetches ahead.
   for (const auto f : {WeightFormat::kInt4, WeightFormat::kMxfp4}) {
+    FetchAsAmd(kernels[f]);
     kernels[f].stream_ahead = 0;
     kernels[f].mul[1][1] = nullptr;
     kernels[f].mul[1][2] = nullptr;

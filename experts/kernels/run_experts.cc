@@ -278,6 +278,7 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
     args.block = layout.block();
     args.scale_dtype = layout.scale_dtype;
     args.zero_points = layout.zero_points;
+    args.near_ahead = format.near_ahead;
     args.fetch_step =
         CeilDiv(cut_end - cut_begin,
                 CeilDiv(end - k, layout.steps_per_line()) * num_strips);

@@ -39,10 +39,13 @@ struct X86Features {
 // Looks once, and asks the system then to let this process use AMX.
 const X86Features& CpuFeatures();
 
-// FormatKernels::stream_ahead on AMD's CPUs, whose own fetching is good:
-// instructions that fetch far ahead hold the entries for misses of the L1 cache
-// that it could use. Measured on Zen 4.
-inline constexpr int64_t kAmdStreamAhead = 4096;
+// AMD's CPUs fetch well by themselves, and instructions that fetch far ahead
+// hold the entries for misses of the L1 cache that they could use. Measured on
+// Zen 4.
+inline void FetchAsAmd(FormatKernels& format) {
+  format.stream_ahead = 4096;
+  format.near_ahead = 0;
+}
 
 // These make a table for AVX-512 one for more than that.
 
