@@ -74,9 +74,8 @@ HWY_INLINE __m512 LoadGroupScales(DType dtype, const uint8_t* scales) {
 
 // The zero points of a group, less 8: 16 columns.
 HWY_INLINE __m512 LoadZeroPoints(const uint8_t* zero_points) {
-  const __m512i codes = _mm512_cvtepu8_epi32(
-      _mm_loadu_si128(reinterpret_cast<const __m128i*>(zero_points)));
-  return _mm512_cvtepi32_ps(_mm512_sub_epi32(codes, _mm512_set1_epi32(8)));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(zero_points))));
 }
 
 // The formats whose codes are small integers.

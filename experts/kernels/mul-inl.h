@@ -309,11 +309,10 @@ HWY_INLINE VF LoadScales(DType dtype, const uint8_t* scales) {
 // The zero points of columns [vector * kLanes, +kLanes), less 8.
 template <int vector>
 HWY_INLINE VF LoadZeroPoints(const uint8_t* zero_points) {
-  const DI di;
-  const hn::Rebind<uint8_t, DF> du8;
-  const auto codes =
-      hn::PromoteTo(di, hn::LoadU(du8, zero_points + vector * kLanes));
-  return hn::ConvertTo(DF(), hn::Sub(codes, hn::Set(di, 8)));
+  const hn::Rebind<int8_t, DF> di8;
+  const auto bytes = hn::LoadU(
+      di8, reinterpret_cast<const int8_t*>(zero_points) + vector * kLanes);
+  return hn::ConvertTo(DF(), hn::PromoteTo(DI(), bytes));
 }
 
 // Vectors live in arrays that only ever see constant indices: that way the

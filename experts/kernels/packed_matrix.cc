@@ -49,8 +49,11 @@ void StoreHeader(const PackedLayout& layout,
     StoreScale(layout.scale_dtype, scales[column], column, dst);
   }
   if (layout.zero_points) {
-    std::copy(zero_points.begin(), zero_points.end(),
-              dst + kPanelWidth * DTypeBytes(layout.scale_dtype));
+    std::transform(zero_points.begin(), zero_points.end(),
+                   dst + kPanelWidth * DTypeBytes(layout.scale_dtype),
+                   [](uint8_t zero_point) {
+                     return static_cast<uint8_t>(zero_point - kMiddle);
+                   });
   }
 }
 
@@ -304,10 +307,11 @@ float UnpackedElement(const PackedLayout& layout, const uint8_t* panel,
     case WeightFormat::kMxfp4:
       return F4E2M1ToFloat(nibble()) * scale();
     case WeightFormat::kInt4: {
-      const int zero_point =
-          layout.zero_points
-              ? header()[kPanelWidth * DTypeBytes(layout.scale_dtype) + column]
-              : kMiddle;
+      int zero_point = kMiddle;
+      if (layout.zero_points) {
+        zero_point += static_cast<int8_t>(
+            header()[kPanelWidth * DTypeBytes(layout.scale_dtype) + column]);
+      }
       return static_cast<float>(nibble() - zero_point) * scale();
     }
     default:

@@ -2,8 +2,8 @@
 //
 // A matrix [n, k] (n outputs, k reduced) is cut into panels of kPanelWidth
 // outputs. A panel is one stream of bytes: for each group of k steps a header,
-// that is the scales of its 16 columns and perhaps their zero points, a byte
-// each, then lines of 64 bytes. A line holds 16 columns times
+// that is the scales of its 16 columns and perhaps their zero points (less 8, a
+// signed byte each), then lines of 64 bytes. A line holds 16 columns times
 // 4 (f32), 2 (bf16, f16), 1 (int8, fp8) or 1/2 (int4, mxfp4) bytes per step,
 // that is 1, 2, 4 or 8 steps of k; the steps of a column lie together in a word
 // (but those of f16 and fp8, whose steps are 16 columns each). Of bf16 and

@@ -212,7 +212,7 @@ void StoreHeader(const PackedLayout& layout, float scale, int zero_point,
   StoreScale(layout.scale_dtype, scale, column, header);
   if (layout.zero_points) {
     header[kPanelWidth * DTypeBytes(layout.scale_dtype) + column] =
-        static_cast<uint8_t>(zero_point);
+        static_cast<uint8_t>(static_cast<int8_t>(zero_point - 8));
   }
 }
 
