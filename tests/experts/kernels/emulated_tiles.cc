@@ -36,6 +36,9 @@ struct Tile {
     std::memcpy(&value, &bytes[row][i * sizeof(T)], sizeof(T));
     return value;
   }
+  int32_t SignedByte(int row, int i) const {
+    return (bytes[row][i] ^ 0x80) - 0x80;
+  }
 
   std::array<std::array<uint8_t, kRowBytes>, kMaxRows> bytes = {};
   int rows = 0;
@@ -92,14 +95,14 @@ __attribute__((target("avx2"))) void MultiplyBytes(int c, int a, int b) {
   std::array<std::array<int32_t, kColumns>, kRowBytes> right;
   for (int k = 0; k < left.row_bytes; ++k) {
     for (int n = 0; n < kColumns; ++n) {
-      right[k][n] = TileAt(b).At<int8_t>(k / 4, n * 4 + k % 4);
+      right[k][n] = TileAt(b).SignedByte(k / 4, n * 4 + k % 4);
     }
   }
   for (int row = 0; row < TileAt(c).rows; ++row) {
     std::array<int32_t, kColumns> sums;
     std::memcpy(sums.data(), TileAt(c).bytes[row].data(), kRowBytes);
     for (int k = 0; k < left.row_bytes; ++k) {
-      const int32_t factor = left.At<int8_t>(row, k);
+      const int32_t factor = left.SignedByte(row, k);
       for (int n = 0; n < kColumns; ++n) sums[n] += factor * right[k][n];
     }
     std::memcpy(TileAt(c).bytes[row].data(), sums.data(), kRowBytes);
