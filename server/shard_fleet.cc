@@ -13,7 +13,11 @@ namespace moe {
 namespace {
 
 // Between looks at the shards, and at the placement file.
-constexpr absl::Duration kInterval = absl::Milliseconds(200);
+constexpr absl::Duration kLookInterval = absl::Milliseconds(100);
+// Of who waits for shards: between looks at whether they are up; until the log
+// tells of it, and between times that it does.
+constexpr absl::Duration kWaitInterval = absl::Milliseconds(50);
+constexpr absl::Duration kTellAfter = absl::Seconds(1);
 constexpr absl::Duration kTellInterval = absl::Seconds(5);
 
 absl::Status Differs(const std::string& shard, const SpreadLayer& layer,
@@ -21,6 +25,21 @@ absl::Status Differs(const std::string& shard, const SpreadLayer& layer,
   return absl::FailedPreconditionError(absl::StrCat("shard ", shard, ": model ",
                                                     layer.model, ", layer ",
                                                     layer.layer, ": ", what));
+}
+
+// The shards that have experts of a layer, ascending.
+std::vector<size_t> ShardsOf(const Placement& placement,
+                             const SpreadLayer& layer) {
+  std::vector<size_t> with_experts;
+  for (size_t s = 0; s < placement.shards().size(); ++s) {
+    if (!placement
+             .ExpertsOf(static_cast<int>(s), layer.model, layer.layer,
+                        layer.num_experts())
+             .empty()) {
+      with_experts.push_back(s);
+    }
+  }
+  return with_experts;
 }
 
 }  // namespace
@@ -106,56 +125,70 @@ absl::StatusOr<std::unique_ptr<ExpertShard>> ShardFleet::Connect(
 }
 
 void ShardFleet::Register(const SpreadLayer* layer) {
+  absl::MutexLock layers_lock(&layers_mutex_);
+  const std::shared_ptr<const ShardSet> set = shards();
+  layers_.push_back({layer, ShardsOf(set->placement, *layer)});
+  auto clients = GroupByModel(*set);
   absl::MutexLock lock(&mutex_);
-  layers_.push_back(layer);
+  clients_by_model_.swap(clients);
   ++changes_;
 }
 
 void ShardFleet::Unregister(const SpreadLayer* layer) {
+  absl::MutexLock layers_lock(&layers_mutex_);
+  layers_.erase(
+      std::find_if(layers_.begin(), layers_.end(),
+                   [layer](const Layer& l) { return l.layer == layer; }));
+  auto clients = GroupByModel(*shards());
   absl::MutexLock lock(&mutex_);
-  layers_.erase(std::find(layers_.begin(), layers_.end(), layer));
+  clients_by_model_.swap(clients);
 }
 
-std::vector<size_t> ShardFleet::ShardsOf(const std::string& model) const {
-  std::vector<size_t> with_experts;
-  const ShardSet& shards = *shards_;
-  for (size_t s = 0; s < shards.clients.size(); ++s) {
-    const auto on_shard = [&](const SpreadLayer* layer) {
-      return layer->model == model &&
-             !shards.placement
-                  .ExpertsOf(static_cast<int>(s), model, layer->layer,
-                             layer->num_experts())
-                  .empty();
-    };
-    if (std::any_of(layers_.begin(), layers_.end(), on_shard)) {
-      with_experts.push_back(s);
-    }
+std::shared_ptr<const ShardFleet::ClientsByModel> ShardFleet::GroupByModel(
+    const ShardSet& shards) const {
+  std::map<std::string, std::set<size_t>> with_experts;
+  for (const Layer& layer : layers_) {
+    with_experts[layer.layer->model].insert(layer.shards.begin(),
+                                            layer.shards.end());
   }
-  return with_experts;
+  auto clients = std::make_shared<ClientsByModel>();
+  for (const auto& [model, indices] : with_experts) {
+    auto& of_model = (*clients)[model];
+    for (const size_t s : indices) of_model.push_back(shards.clients[s]);
+  }
+  return clients;
+}
+
+std::vector<std::shared_ptr<const ShardClient>> ShardFleet::ClientsOf(
+    const ClientsByModel& clients, const std::string& model) {
+  const auto found = clients.find(model);
+  if (found == clients.end()) return {};
+  return found->second;
 }
 
 std::vector<std::shared_ptr<const ShardClient>> ShardFleet::ShardsOfModel(
     const std::string& model) const {
-  std::vector<std::shared_ptr<const ShardClient>> clients;
-  absl::MutexLock lock(&mutex_);
-  for (const size_t s : ShardsOf(model)) clients.push_back(shards_->clients[s]);
-  return clients;
+  std::shared_ptr<const ClientsByModel> clients;
+  {
+    absl::MutexLock lock(&mutex_);
+    clients = clients_by_model_;
+  }
+  return ClientsOf(*clients, model);
 }
 
 absl::Status ShardFleet::WaitUntilUp(const std::string& model) {
-  absl::Time tell = absl::Now() + absl::Seconds(1);
+  absl::Time tell = absl::Now() + kTellAfter;
   while (true) {
     std::string missing;
     {
       absl::MutexLock lock(&mutex_);
       if (stopping_) return absl::UnavailableError("server is stopping");
       const bool asked = asked_changes_ == changes_;
-      for (const size_t s : ShardsOf(model)) {
-        const std::string& name = shards_->clients[s]->name();
-        const auto fault = faults_.find(name);
+      for (const auto& shard : ClientsOf(*clients_by_model_, model)) {
+        const auto fault = faults_.find(shard->name());
         if (fault != faults_.end()) return fault->second;
-        if (asked && shards_->clients[s]->up()) continue;
-        absl::StrAppend(&missing, missing.empty() ? "" : ", ", name);
+        if (asked && shard->up()) continue;
+        absl::StrAppend(&missing, missing.empty() ? "" : ", ", shard->name());
       }
     }
     if (missing.empty()) return absl::OkStatus();
@@ -163,22 +196,23 @@ absl::Status ShardFleet::WaitUntilUp(const std::string& model) {
       LogInfo(absl::StrCat("model ", model, ": waiting for shards ", missing));
       tell = absl::Now() + kTellInterval;
     }
-    absl::SleepFor(kInterval / 4);
+    absl::SleepFor(kWaitInterval);
   }
 }
 
 void ShardFleet::UsePlacement(Placement placement) {
   auto set = std::make_shared<ShardSet>(
       ShardSet{.placement = std::move(placement), .clients = {}});
-  absl::MutexLock lock(&mutex_);
+  absl::MutexLock layers_lock(&layers_mutex_);
+  const std::shared_ptr<const ShardSet> old_set = shards();  // null at first
+  std::vector<std::shared_ptr<ShardClient>> old_clients;
+  if (old_set != nullptr) old_clients = old_set->clients;
   for (const Placement::Shard& shard : set->placement.shards()) {
     // A shard that stays keeps its connections.
     std::shared_ptr<ShardClient> client;
-    if (shards_ != nullptr) {
-      for (const auto& old : shards_->clients) {
-        if (old->name() == shard.name && old->targets() == shard.targets) {
-          client = old;
-        }
+    for (const auto& old : old_clients) {
+      if (old->name() == shard.name && old->targets() == shard.targets) {
+        client = old;
       }
     }
     if (client == nullptr) {
@@ -188,19 +222,21 @@ void ShardFleet::UsePlacement(Placement placement) {
     }
     set->clients.push_back(std::move(client));
   }
-  if (shards_ != nullptr) {
-    for (const auto& old : shards_->clients) {
-      const auto stays = [&](const Placement::Shard& shard) {
-        return shard.name == old->name();
-      };
-      if (std::none_of(set->placement.shards().begin(),
-                       set->placement.shards().end(), stays)) {
-        old->SetUp(false);  // gone for good
-      }
+  for (Layer& layer : layers_) {
+    layer.shards = ShardsOf(set->placement, *layer.layer);
+  }
+  auto clients = GroupByModel(*set);
+  {
+    absl::MutexLock lock(&mutex_);
+    shards_ = set;
+    clients_by_model_.swap(clients);
+    ++changes_;
+  }
+  for (const auto& old : old_clients) {
+    if (!set->placement.Find(old->name()).has_value()) {
+      old->SetUp(false);  // gone for good
     }
   }
-  shards_ = std::move(set);
-  ++changes_;
 }
 
 void ShardFleet::Watch() {
@@ -214,7 +250,7 @@ void ShardFleet::Watch() {
       const auto stop = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return stopping_;
       };
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stop), kInterval / 2)) {
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stop), kLookInterval)) {
         return;
       }
       shards = shards_;
@@ -260,10 +296,10 @@ absl::Status ShardFleet::LookAt(const ShardSet& shards, size_t shard) {
       break;
     }
     status = absl::OkStatus();
-    absl::MutexLock lock(&mutex_);
-    for (const SpreadLayer* layer : layers_) {
+    absl::MutexLock lock(&layers_mutex_);
+    for (const Layer& registered : layers_) {
       status.Update(CheckShard(shards.placement, static_cast<int>(shard),
-                               *layer, *description));
+                               *registered.layer, *description));
     }
     if (!status.ok()) break;
   }
@@ -296,10 +332,11 @@ void ShardFleet::LookAtPlacement() {
       Placement::ReadFile(options_.placement_file);
   absl::Status status = placement.status();
   if (status.ok()) {
-    absl::MutexLock lock(&mutex_);
-    for (const SpreadLayer* layer : layers_) {
+    absl::MutexLock lock(&layers_mutex_);
+    for (const Layer& registered : layers_) {
+      const SpreadLayer& layer = *registered.layer;
       status.Update(placement->CheckCover(
-          layer->model, layer->layer, layer->num_experts(), layer->local_ids));
+          layer.model, layer.layer, layer.num_experts(), layer.local_ids));
     }
   }
   if (!status.ok()) {

@@ -86,7 +86,7 @@ class ShardFleet {
     on_change_ = std::move(fn);
   }
 
-  // The shards that have experts of the model.
+  // The shards that have experts of the model, in the order of the placement.
   std::vector<std::shared_ptr<const ShardClient>> ShardsOfModel(
       const std::string& model) const;
 
@@ -95,11 +95,20 @@ class ShardFleet {
     return shards_;
   }
 
-  // For the experts of a layer, while they live.
+  // For the experts of a layer, while they live. May wait while all layers are
+  // walked through.
   void Register(const SpreadLayer* layer);
   void Unregister(const SpreadLayer* layer);
 
  private:
+  struct Layer {
+    const SpreadLayer* layer;
+    std::vector<size_t> shards;  // that have experts of it, ascending
+  };
+  // The shards that have experts of each model.
+  using ClientsByModel =
+      std::map<std::string, std::vector<std::shared_ptr<const ShardClient>>>;
+
   ShardFleet(const ShardFleetOptions& options, Metrics* metrics);
 
   void UsePlacement(Placement placement);
@@ -109,17 +118,27 @@ class ShardFleet {
   // anything is.
   absl::Status LookAt(const ShardSet& shards, size_t shard);
   void SetUp(ShardClient& client, bool up);
-  // Shards that have experts of the model.
-  std::vector<size_t> ShardsOf(const std::string& model) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of all layers, whose shards are indices of these.
+  std::shared_ptr<const ClientsByModel> GroupByModel(const ShardSet& shards)
+      const ABSL_EXCLUSIVE_LOCKS_REQUIRED(layers_mutex_);
+  // Empty for a model that has no experts on shards.
+  static std::vector<std::shared_ptr<const ShardClient>> ClientsOf(
+      const ClientsByModel& clients, const std::string& model);
 
   const ShardFleetOptions options_;
   Metrics& metrics_;
   WatchedFiles files_;
 
+  // Held while layers and placement are walked through, or change: for
+  // milliseconds where there are many. Before mutex_.
+  absl::Mutex layers_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  std::vector<Layer> layers_ ABSL_GUARDED_BY(layers_mutex_);
+
+  // Held for a moment only: each batch takes it.
   mutable absl::Mutex mutex_;
   std::shared_ptr<const ShardSet> shards_ ABSL_GUARDED_BY(mutex_);
-  std::vector<const SpreadLayer*> layers_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const ClientsByModel> clients_by_model_
+      ABSL_GUARDED_BY(mutex_);
   // Grows when all shards must be asked anew: layers or shards have come.
   int64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;
   // All have been asked since that many changes.

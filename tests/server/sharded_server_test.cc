@@ -410,6 +410,10 @@ TEST_F(ShardedServerTest, FollowsThePlacementFileWithoutDroppingRequests) {
     MOE_ASSERT_OK_AND_ASSIGN(info, connection.GetModel("demo"));
   } while (info.shards_size() == 1 && absl::Now() < give_up);
   ASSERT_EQ(info.shards_size(), 2);
+  MOE_ASSERT_OK_AND_ASSIGN(const v1::ListModelsResponse list,
+                           connection.ListModels());
+  ASSERT_EQ(list.models_size(), 1);
+  EXPECT_EQ(list.models(0).shards_size(), 2);
   first.reset();
   ExpectSameBytes(*whole, *front);
 }
