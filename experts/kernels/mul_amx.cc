@@ -239,9 +239,6 @@ void UseAmx(Kernels& kernels) {
   UseTiles<Int4Digits>(kernels);
   UseTiles<Mxfp4Digits>(kernels);
   UseSplit(kernels);
-  // To widen each code costs these CPUs more than scratch memory does once some
-  // strips share it: 128 rows took 389 ms of 451, 32 as long as before.
-  kernels[WeightFormat::kFp8].fused_rows = 48;
 }
 
 }  // namespace moe
