@@ -386,13 +386,17 @@ void ExpertRunner::RunDown(const PackedExpert& expert, const Task& task,
       for (int64_t s = task.first_strip; s < task.end_strip; ++s) {
         const int64_t begin = strips.Begin(s);
         const int64_t rows = strips.Rows(s);
-        for (int64_t p = panel; p < panel + count; ++p) {
-          const int64_t column = p * kPanelWidth;
-          const int64_t columns = std::min(kPanelWidth, spec_.d_model - column);
-          for (int64_t r = 0; r < rows; ++r, tile += kPanelWidth) {
-            std::copy_n(tile, columns, out.Row(begin + r) + column);
+        // Row by row: what is written lies together.
+        for (int64_t r = 0; r < rows; ++r) {
+          float* row = out.Row(begin + r);
+          for (int64_t p = 0; p < count; ++p) {
+            const int64_t column = (panel + p) * kPanelWidth;
+            std::copy_n(tile + (p * rows + r) * kPanelWidth,
+                        std::min(kPanelWidth, spec_.d_model - column),
+                        row + column);
           }
         }
+        tile += count * rows * kPanelWidth;
       }
     }
   }
