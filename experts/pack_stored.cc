@@ -27,8 +27,7 @@ WeightFormat CodedFormat(const StoredMatrix& matrix) {
       return WeightFormat::kFp8;
     case StoredCoding::kMxfp4:
       return WeightFormat::kMxfp4;
-    case StoredCoding::kInt4Packed:
-    case StoredCoding::kGptq4:
+    case StoredCoding::kInt4:
       return WeightFormat::kInt4;
     case StoredCoding::kPlain:
       break;
@@ -49,7 +48,8 @@ WeightFormat PlainFormat(DType dtype) {
 
 // The layout that holds the stored codes and scales as they are.
 bool IsOwnLayout(const PackedLayout& layout, const StoredMatrix& matrix) {
-  return layout.has_scales() && layout.format == CodedFormat(matrix) &&
+  return layout.has_scales() && !matrix.has_zero_points() &&
+         layout.format == CodedFormat(matrix) &&
          layout.group == GroupOf(matrix) &&
          layout.scale_dtype == matrix.scale_dtype;
 }
@@ -64,6 +64,10 @@ PackedLayout LayoutFor(WeightFormat format, const StoredMatrix& matrix) {
     return PackedLayout::For(PlainFormat(matrix.dtype), matrix.rows,
                              matrix.cols);
   }
+  // Codes with zero points are not carried over, but quantised anew.
+  if (matrix.has_zero_points()) {
+    return PackedLayout::For(CodedFormat(matrix), matrix.rows, matrix.cols);
+  }
   const int64_t group = GroupOf(matrix);
   if (group == 0) {
     return PackedLayout::For(
@@ -74,6 +78,7 @@ PackedLayout LayoutFor(WeightFormat format, const StoredMatrix& matrix) {
       PackedLayout::For(CodedFormat(matrix), matrix.rows, matrix.cols);
   layout.group = group;
   layout.scale_dtype = matrix.scale_dtype;
+  layout.zero_points = false;
   return layout;
 }
 

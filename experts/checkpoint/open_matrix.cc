@@ -21,6 +21,7 @@ constexpr DType kScaleDTypes[] = {DType::kF32, DType::kBF16, DType::kF16,
                                   DType::kF8E8M0};
 constexpr int64_t kMxfp4Group = 32;  // elements per scale
 constexpr int64_t kNibblesPerI32 = 8;
+constexpr uint32_t kOneInEachNibble = 0x11111111U;
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) {
   return a / b + (a % b != 0 ? 1 : 0);
@@ -261,6 +262,28 @@ absl::Status CheckGroupOrder(const Request& request, const std::string& name,
   return absl::OkStatus();
 }
 
+// Gives `matrix` the zero points in `tensor`, unless each is the middle, which
+// goes without saying. Requires: all else is set.
+void SetZeroPoints(const TensorInfo& tensor, StoredMatrix& matrix) {
+  matrix.zeros = tensor.bytes.data();
+  const uint32_t middle = 8 * kOneInEachNibble - matrix.zero_offset;
+  bool symmetric = true;
+  for (int64_t i = 0; symmetric && i < tensor.elements(); ++i) {
+    symmetric = LoadUnaligned<uint32_t>(matrix.zeros + i * 4) == middle;
+  }
+  if (!symmetric) {
+    // Perhaps it was no more than the padding.
+    symmetric = true;
+    for (int64_t col = 0; symmetric && col < matrix.cols;
+         col += matrix.scale_cols.block) {
+      for (int64_t row = 0; symmetric && row < matrix.rows; ++row) {
+        symmetric = matrix.ZeroPoint(row, col) == 8;
+      }
+    }
+  }
+  if (symmetric) matrix.zeros = nullptr;
+}
+
 // compressed-tensors: the tensor is *_packed.
 absl::StatusOr<StoredMatrix> OpenInt4Packed(const Request& request,
                                             const TensorInfo& packed) {
@@ -272,9 +295,6 @@ absl::StatusOr<StoredMatrix> OpenInt4Packed(const Request& request,
   MOE_RETURN_IF_ERROR(
       checkpoint.Require(packed.name, {DType::kI32}, {request.rows, words})
           .status());
-  if (const TensorInfo* zero = checkpoint.Find(sibling("_zero_point"))) {
-    return request.Unsupported(*zero, "asymmetric int4 (a zero point)");
-  }
   if (checkpoint.Contains(sibling("_shape"))) {
     MOE_ASSIGN_OR_RETURN(
         const TensorInfo* shape,
@@ -306,82 +326,100 @@ absl::StatusOr<StoredMatrix> OpenInt4Packed(const Request& request,
   StoredMatrix matrix;
   matrix.rows = request.rows;
   matrix.cols = request.cols;
-  matrix.coding = StoredCoding::kInt4Packed;
+  matrix.coding = StoredCoding::kInt4;
   matrix.data = packed.bytes.data();
   matrix.row_stride = words * kNibblesPerI32;
   matrix.scales = scale->bytes.data();
   matrix.scale_dtype = *scale->dtype;
   matrix.scale_rows.stride = groups;
   matrix.scale_cols = {.block = group, .stride = 1};
+  if (checkpoint.Contains(sibling("_zero_point"))) {
+    MOE_ASSIGN_OR_RETURN(
+        const TensorInfo* zeros,
+        checkpoint.Require(sibling("_zero_point"), {DType::kI32},
+                           {CeilDiv(request.rows, kNibblesPerI32), groups}));
+    matrix.zero_row_stride = groups;
+    matrix.zero_col_stride = 1;
+    SetZeroPoints(*zeros, matrix);
+  }
   return matrix;
 }
 
-// The zero point of every group and row must be the middle, 8.
-absl::Status CheckGptqZeros(const Request& request, const TensorInfo& zeros,
-                            int64_t groups) {
-  const int want = request.checkpoint.quantization().gptq_symmetric_zero;
-  const int64_t row_bytes = CeilDiv(request.rows, kNibblesPerI32) * 4;
-  for (int64_t group = 0; group < groups; ++group) {
-    const uint8_t* row = zeros.bytes.data() + group * row_bytes;
-    for (int64_t i = 0; i < request.rows; ++i) {
-      if (((row[i / 2] >> (i % 2 * 4)) & 0xf) != want) {
-        return request.Unsupported(zeros, "asymmetric GPTQ (zero points)");
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-// GPTQ: qweight, scales, qzeros and perhaps g_idx.
-absl::StatusOr<StoredMatrix> OpenGptq4(const Request& request,
-                                       const TensorInfo& qweight) {
+// GPTQ and AWQ: qweight, scales, qzeros and perhaps g_idx.
+absl::StatusOr<StoredMatrix> OpenQweight(const Request& request,
+                                         const TensorInfo& qweight) {
   const auto& checkpoint = request.checkpoint;
+  const Quantization& quantization = checkpoint.quantization();
   const auto sibling = [&](absl::string_view name) {
     return absl::StrCat(request.stem(), ".", name);
   };
-  const std::vector<int64_t> awq = {request.cols,
-                                    request.rows / kNibblesPerI32};
-  const std::vector<int64_t> eight_bits = {request.cols / 4, request.rows};
-  if (qweight.shape == awq) return request.Unsupported(qweight, "AWQ");
-  if (qweight.shape == eight_bits) {
-    return request.Unsupported(qweight, "GPTQ with 8 bits");
+  const int64_t rows = request.rows;
+  const int64_t cols = request.cols;
+  const int64_t row_words = CeilDiv(rows, kNibblesPerI32);
+
+  // AWQ packs rows, GPTQ columns; where the config does not say which it is,
+  // the shape does.
+  using Shape = std::vector<int64_t>;
+  const bool awq =
+      quantization.method == "awq" ||
+      (rows % kNibblesPerI32 == 0 && qweight.shape == Shape{cols, row_words});
+  const absl::string_view method = awq ? "AWQ" : "GPTQ";
+  if (awq && quantization.awq_version != "gemm") {
+    return request.Unsupported(
+        qweight,
+        absl::StrCat("AWQ of version ", Quote(quantization.awq_version)));
   }
-  const int64_t words = CeilDiv(request.cols, kNibblesPerI32);
+  const auto shape_of = [&](int64_t bits) {
+    return awq ? Shape{cols, CeilDiv(rows * bits, 32)}
+               : Shape{CeilDiv(cols * bits, 32), rows};
+  };
+  for (const int64_t bits : {2, 3, 8}) {
+    if (qweight.shape != shape_of(4) && qweight.shape == shape_of(bits)) {
+      return request.Unsupported(qweight,
+                                 absl::StrCat(method, " with ", bits, " bits"));
+    }
+  }
   MOE_RETURN_IF_ERROR(
-      checkpoint.Require(qweight.name, {DType::kI32}, {words, request.rows})
-          .status());
+      checkpoint.Require(qweight.name, {DType::kI32}, shape_of(4)).status());
   MOE_ASSIGN_OR_RETURN(
       const TensorInfo* scale,
-      checkpoint.Require(sibling("scales"), kScaleDTypes, {-1, request.rows}));
+      checkpoint.Require(sibling("scales"), kScaleDTypes, {-1, rows}));
   const int64_t groups = scale->shape[0];
-  const std::optional<int64_t> configured =
-      checkpoint.quantization().group_size;
-  const int64_t group =
-      configured.value_or(groups > 0 ? request.cols / groups : request.cols);
-  if (group < 1 || groups != CeilDiv(request.cols, group)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        checkpoint.Where(*scale), ": want groups of ",
-        configured ? absl::StrCat(*configured) : "equal size", " for ",
-        request.cols, " columns, got ", scale->TypeText()));
+  const std::optional<int64_t> configured = quantization.group_size;
+  const int64_t group = configured.value_or(groups > 0 ? cols / groups : cols);
+  if (group < 1 || groups != CeilDiv(cols, group)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(checkpoint.Where(*scale), ": want groups of ",
+                     configured ? absl::StrCat(*configured) : "equal size",
+                     " for ", cols, " columns, got ", scale->TypeText()));
   }
-  MOE_ASSIGN_OR_RETURN(
-      const TensorInfo* zeros,
-      checkpoint.Require(sibling("qzeros"), {DType::kI32},
-                         {groups, CeilDiv(request.rows, kNibblesPerI32)}));
-  MOE_RETURN_IF_ERROR(CheckGptqZeros(request, *zeros, groups));
+  MOE_ASSIGN_OR_RETURN(const TensorInfo* zeros,
+                       checkpoint.Require(sibling("qzeros"), {DType::kI32},
+                                          {groups, row_words}));
   MOE_RETURN_IF_ERROR(CheckGroupOrder(request, sibling("g_idx"), group));
 
   StoredMatrix matrix;
-  matrix.rows = request.rows;
-  matrix.cols = request.cols;
-  matrix.coding = StoredCoding::kGptq4;
+  matrix.rows = rows;
+  matrix.cols = cols;
+  matrix.coding = StoredCoding::kInt4;
+  matrix.packing = awq ? NibblePacking::kRowWords : NibblePacking::kColumnWords;
   matrix.data = qweight.bytes.data();
   matrix.row_stride = kNibblesPerI32;
-  matrix.col_stride = request.rows * kNibblesPerI32;
+  matrix.col_stride = (awq ? row_words : rows) * kNibblesPerI32;
   matrix.scales = scale->bytes.data();
   matrix.scale_dtype = *scale->dtype;
   matrix.scale_rows.stride = 1;
-  matrix.scale_cols = {.block = group, .stride = request.rows};
+  matrix.scale_cols = {.block = group, .stride = rows};
+  matrix.zero_row_stride = 1;
+  matrix.zero_col_stride = row_words;
+  const std::optional<int> offset = awq ? 0 : quantization.gptq_zero_offset();
+  matrix.zero_offset = offset == 0 ? 0 : kOneInEachNibble;
+  SetZeroPoints(*zeros, matrix);
+  if (!offset && matrix.has_zero_points()) {
+    return request.Unsupported(
+        *zeros, absl::StrCat("GPTQ with zero points in the format ",
+                             Quote(quantization.gptq_format)));
+  }
   return matrix;
 }
 
@@ -407,7 +445,7 @@ absl::StatusOr<StoredStack> Open(const Request& request) {
     }
     MOE_ASSIGN_OR_RETURN(StoredMatrix matrix,
                          packed != nullptr ? OpenInt4Packed(request, tensor)
-                                           : OpenGptq4(request, tensor));
+                                           : OpenQweight(request, tensor));
     return StoredStack{.first = matrix, .count = 1};
   }
   const TensorInfo* tensor = request.checkpoint.Find(request.name);
@@ -467,6 +505,7 @@ absl::StatusOr<std::vector<float>> ReadVector(const Checkpoint& checkpoint,
 void DropPages(const Checkpoint& checkpoint, const StoredMatrix& matrix) {
   checkpoint.DropPages(matrix.DataExtent());
   checkpoint.DropPages(matrix.ScaleExtent());
+  checkpoint.DropPages(matrix.ZeroExtent());
 }
 
 }  // namespace moe

@@ -16,9 +16,9 @@
 
 namespace moe {
 
-// Which way a tensor of projections lies. The 4-bit codings pack along the
-// reduced dimension and have one way only: it is not asked there, so that the
-// bf16 and the MXFP4 files of gpt-oss open with the same call.
+// Which way a tensor of projections lies. Each of the 4-bit formats has one way
+// only: it is not asked there, so that the bf16 and the MXFP4 files of gpt-oss
+// open with the same call.
 enum class StoredOrder : uint8_t {
   kOutIn,  // [out, in], as everything but:
   kInOut,  // [in, out]: GPT-2, Llama 4, gpt-oss, Qwen3-VL
@@ -39,15 +39,19 @@ enum class StoredOrder : uint8_t {
 //     and a scale F8_E8M0 [rows, cols/32]
 //   X_blocks U8 [rows, cols/32, 16]         MXFP4 of gpt-oss; also X.blocks
 //     and X_scales U8 [rows, cols/32]
-//   X.weight_packed I32 [rows, cols/8]      int4 of compressed-tensors
-//     and X.weight_scale [rows, groups]
+//   X.weight_packed I32 [rows, cols/8],     int4 of compressed-tensors
+//     X.weight_scale [rows, groups]
+//     [, X.weight_zero_point I32 [rows/8, groups]]
 //   X.qweight I32 [cols/8, rows], X.scales  int4 of GPTQ
-//     [groups, rows], X.qzeros [, X.g_idx]
+//     [groups, rows], X.qzeros I32
+//     [groups, rows/8] [, X.g_idx]
+//   X.qweight I32 [cols, rows/8], X.scales  int4 of AWQ (version "gemm")
+//     and X.qzeros as GPTQ
 //
 // Errors, naming file, tensor, wanted and got: those of Checkpoint::Require;
 // INVALID_ARGUMENT if scales or groups don't fit; UNIMPLEMENTED naming what is
-// not read: zero points other than the middle, activation order, other widths
-// (8-bit GPTQ, AWQ, NVFP4).
+// not read: activation order, zero points in a format that is not known, other
+// versions of AWQ, other widths (8-bit GPTQ, NVFP4).
 absl::StatusOr<StoredMatrix> OpenMatrix(
     const Checkpoint& checkpoint, absl::string_view name, int64_t rows,
     int64_t cols, StoredOrder order = StoredOrder::kOutIn);

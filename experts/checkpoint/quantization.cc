@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/text.h"
 
@@ -42,10 +43,29 @@ absl::StatusOr<Quantization> ParseQuantization(const Config& config) {
   if (group == 0) return section->Error("group_size", "-1 or >= 1", "0");
   if (group > 0) result.group_size = group;
 
-  MOE_ASSIGN_OR_RETURN(const std::string format,
-                       section->StringOr("checkpoint_format", "gptq"));
-  if (format == "gptq_v2") result.gptq_symmetric_zero = 8;
+  MOE_ASSIGN_OR_RETURN(result.method, section->StringOr("quant_method", ""));
+  if (result.method == "awq") {
+    MOE_ASSIGN_OR_RETURN(const std::string version,
+                         section->StringOr("version", "gemm"));
+    result.awq_version = absl::AsciiStrToLower(version);
+  }
+  // GPTQ's own key, then that of AutoRound.
+  const bool gptq = result.method.empty() || result.method == "gptq";
+  MOE_ASSIGN_OR_RETURN(
+      const std::string packing,
+      section->StringOr("packing_format", gptq ? "gptq" : result.method));
+  MOE_ASSIGN_OR_RETURN(result.gptq_format,
+                       section->StringOr("checkpoint_format", packing));
   return result;
+}
+
+std::optional<int> Quantization::gptq_zero_offset() const {
+  if (gptq_format == "gptq" || gptq_format == "auto_round:auto_gptq") return 1;
+  if (gptq_format == "gptq_v2" || gptq_format == "auto_round" ||
+      gptq_format == "auto_round:gptqmodel") {
+    return 0;
+  }
+  return std::nullopt;
 }
 
 }  // namespace moe

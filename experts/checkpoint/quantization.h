@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "experts/checkpoint/config.h"
@@ -16,13 +17,19 @@ struct Quantization {
   // FP8 with a scale per block: the block's extents in the stored tensor.
   int64_t block_rows = 128;
   int64_t block_cols = 128;
-  // GPTQ: elements per scale along the reduced dimension; absent: whatever
+  // GPTQ, AWQ: elements per scale along the reduced dimension; absent: whatever
   // follows from the shape of the scales.
   std::optional<int64_t> group_size;
-  // GPTQ: the nibble of `qzeros` that stands for a zero point of 8. The first
-  // format of these files stores the zero point less one, the second one
-  // ("gptq_v2") stores it as it is.
-  int gptq_symmetric_zero = 7;
+  // What made the tensors: "gptq", "awq", ...; empty where nothing is said.
+  std::string method;
+  // AWQ: the kernels that the words are laid out for, in lower case.
+  std::string awq_version = "gemm";
+  // GPTQ: the name of the way in which zero points are stored.
+  std::string gptq_format = "gptq";
+
+  // GPTQ: how much less than meant zero points are stored, 1 or 0; nothing if
+  // the format is none of those that are known.
+  std::optional<int> gptq_zero_offset() const;
 };
 
 // Reads `quantization_config`, at the top or in `text_config`; without one, the

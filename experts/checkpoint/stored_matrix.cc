@@ -11,11 +11,18 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kNibblesPerGroup = 8;  // of kGptq4: an I32
+constexpr int64_t kNibblesPerWord = 8;
+constexpr int64_t kWordBytes = 4;
+constexpr int kMiddle = 8;  // the zero point of symmetric codes
 
 // Edge of the squares in which a transposed matrix is read: a row of BF16 is a
 // cache line, and all of it fits the innermost cache.
 constexpr int64_t kTile = 32;
+
+// Columns of words that are read at a time: each in a cache line of its own,
+// and all of them stay in the innermost cache for the rows that share the
+// lines.
+constexpr int64_t kWordTile = 128;
 
 bool HasNibbles(StoredCoding coding) {
   return coding != StoredCoding::kPlain && coding != StoredCoding::kScaled;
@@ -77,12 +84,11 @@ void WidenElements(DType dtype, const uint8_t* source, int64_t stride,
 }
 
 // What the two nibbles of every byte stand for, low one first.
-template <typename T>
-using NibbleTable = std::array<std::array<T, 2>, 256>;
+using NibbleTable = std::array<std::array<float, 2>, 256>;
 
 template <typename Value>
-auto MakeNibbleTable(Value value) {
-  NibbleTable<decltype(value(uint8_t{0}))> table;
+NibbleTable MakeNibbleTable(Value value) {
+  NibbleTable table;
   for (size_t byte = 0; byte < 256; ++byte) {
     table[byte] = {value(static_cast<uint8_t>(byte & 0xf)),
                    value(static_cast<uint8_t>(byte >> 4))};
@@ -90,52 +96,128 @@ auto MakeNibbleTable(Value value) {
   return table;
 }
 
-const NibbleTable<float>& NibbleValues(StoredCoding coding) {
-  static const auto mxfp4 = MakeNibbleTable(F4E2M1ToFloat);
-  static const auto int4 = MakeNibbleTable(
-      [](uint8_t code) { return static_cast<float>(code) - 8.0F; });
+const NibbleTable& NibbleValues(StoredCoding coding) {
+  static const NibbleTable mxfp4 = MakeNibbleTable(F4E2M1ToFloat);
+  static const NibbleTable int4 = MakeNibbleTable(
+      [](uint8_t code) { return static_cast<float>(code - kMiddle); });
   return coding == StoredCoding::kMxfp4 ? mxfp4 : int4;
 }
 
-// out[i] = what nibble first + i stands for.
-template <typename T>
-void ReadNibbles(const NibbleTable<T>& values, const uint8_t* source,
-                 int64_t first, absl::Span<T> out) {
+// out[i] = what nibble first + i stands for, i < count. Pointers, here and
+// below: an index of a span is checked, which costs more than the rest.
+void ReadNibbles(const NibbleTable& values, const uint8_t* source,
+                 int64_t first, int64_t count, float* out) {
   source += first / 2;
-  if (first % 2 != 0 && !out.empty()) {
-    out[0] = values[*source++][1];
-    out.remove_prefix(1);
+  int64_t i = 0;
+  if (first % 2 != 0 && count > 0) out[i++] = values[*source++][1];
+  for (; i + 2 <= count; i += 2) {
+    std::memcpy(out + i, values[*source++].data(), 2 * sizeof(float));
   }
-  for (; out.size() >= 2; out.remove_prefix(2)) {
-    std::memcpy(out.data(), values[*source++].data(), 2 * sizeof(T));
-  }
-  if (!out.empty()) out[0] = values[*source][0];
+  if (i < count) out[i] = values[*source][0];
 }
 
-// As ReadNibbles, with groups of eight nibbles `stride` nibbles apart.
-template <typename T>
-void ReadGroupedNibbles(const NibbleTable<T>& values, const uint8_t* source,
-                        int64_t first, int64_t stride, absl::Span<T> out) {
-  while (!out.empty()) {
-    const int64_t begin = first % kNibblesPerGroup;
-    const size_t count =
-        std::min(out.size(), static_cast<size_t>(kNibblesPerGroup - begin));
-    ReadNibbles(values, source + first / kNibblesPerGroup * stride / 2, begin,
-                out.subspan(0, count));
-    out.remove_prefix(count);
-    first += static_cast<int64_t>(count);
+// As ReadNibbles, with words of eight nibbles `stride` nibbles apart.
+void ReadNibblesOfWords(const NibbleTable& values, const uint8_t* source,
+                        int64_t first, int64_t stride, int64_t count,
+                        float* out) {
+  source += first / kNibblesPerWord * stride / 2;
+  int64_t begin = first % kNibblesPerWord;
+  for (int64_t i = 0; i < count;) {
+    const int64_t part = std::min(count - i, kNibblesPerWord - begin);
+    ReadNibbles(values, source, begin, part, out + i);
+    i += part;
+    source += stride / 2;
+    begin = 0;
   }
 }
 
-// The nibbles of part of a row. Requires: HasNibbles(matrix.coding).
-template <typename T>
-void ReadNibblesOfRow(const StoredMatrix& matrix, const NibbleTable<T>& values,
-                      int64_t row, int64_t col, absl::Span<T> out) {
+// A row of the stored tensor that shares words with seven others.
+struct RowOfWord {
+  int64_t word;    // how many groups of eight rows lie before it
+  int64_t nibble;  // of the word
+
+  RowOfWord(const StoredMatrix& matrix, int64_t row) {
+    const int64_t stored = matrix.first_row + row * matrix.row_step;
+    const int64_t i = stored % kNibblesPerWord;
+    word = stored / kNibblesPerWord;
+    nibble = matrix.packing == NibblePacking::kRowWords ? i / 2 + i % 2 * 4 : i;
+  }
+};
+
+// The zero points of an element's group, for eight rows.
+const uint8_t* ZeroWord(const StoredMatrix& matrix, int64_t row, int64_t col) {
+  return matrix.zeros +
+         kWordBytes * (RowOfWord(matrix, row).word * matrix.zero_row_stride +
+                       matrix.scale_cols.Number(col) * matrix.zero_col_stride);
+}
+
+// Part of a row, before scales. Requires: HasNibbles(matrix.coding), but not
+// kRowWords.
+void ReadNibblesOfRow(const StoredMatrix& matrix, int64_t row, int64_t col,
+                      int64_t count, float* out) {
+  const NibbleTable& values = NibbleValues(matrix.coding);
   const uint8_t* source = matrix.data + row * matrix.row_stride / 2;
-  if (matrix.coding == StoredCoding::kGptq4) {
-    ReadGroupedNibbles(values, source, col, matrix.col_stride, out);
+  if (matrix.packing == NibblePacking::kColumnWords) {
+    ReadNibblesOfWords(values, source, col, matrix.col_stride, count, out);
   } else {
-    ReadNibbles(values, source, col, out);
+    ReadNibbles(values, source, col, count, out);
+  }
+}
+
+// Multiplies part of a row by its scales, after it has corrected the zero
+// points from 8 to what they are. Requires: not kPlain.
+void ApplyScales(const StoredMatrix& matrix, int64_t row, int64_t col,
+                 int64_t count, float* out) {
+  const ScaleAxis& axis = matrix.scale_cols;
+  // One scale at a time, over the columns that share it.
+  for (int64_t begin = 0; begin < count;) {
+    const int64_t number = axis.Number(col + begin);
+    int64_t end = count;
+    if (axis.stride != 0) {
+      // The first index with (offset + index * step) / block > number.
+      const int64_t next =
+          ((number + 1) * axis.block - axis.offset + axis.step - 1) / axis.step;
+      end = std::min(count, next - col);
+    }
+    const float scale = matrix.Scale(row, col + begin);
+    if (matrix.has_zero_points()) {
+      // Integers, hence exact.
+      const auto shift =
+          static_cast<float>(matrix.ZeroPoint(row, col + begin) - kMiddle);
+      for (int64_t i = begin; i < end; ++i) out[i] = (out[i] - shift) * scale;
+    } else {
+      for (int64_t i = begin; i < end; ++i) out[i] *= scale;
+    }
+    begin = end;
+  }
+}
+
+// kRowWords: rows that share their words are read together. Each column of
+// words is in a cache line of its own, often of the same few sets of the cache.
+void ReadRowWords(const StoredMatrix& matrix, int64_t row, int64_t col,
+                  Matrix out) {
+  std::array<uint32_t, kWordTile> words;
+  for (int64_t c = 0; c < out.cols(); c += kWordTile) {
+    const int64_t width = std::min(kWordTile, out.cols() - c);
+    int64_t held = -1;  // RowOfWord::word of `words`
+    for (int64_t r = 0; r < out.rows(); ++r) {
+      const RowOfWord at(matrix, row + r);
+      if (at.word != held) {
+        held = at.word;
+        const uint8_t* first =
+            matrix.data +
+            (at.word * matrix.row_stride + (col + c) * matrix.col_stride) / 2;
+        for (int64_t i = 0; i < width; ++i) {
+          words[i] = LoadUnaligned<uint32_t>(first + i * matrix.col_stride / 2);
+        }
+      }
+      float* to = out.Row(r) + c;
+      for (int64_t i = 0; i < width; ++i) {
+        to[i] = static_cast<float>(
+            static_cast<int>(words[i] >> (4 * at.nibble) & 0xfU) - kMiddle);
+      }
+      ApplyScales(matrix, row + r, col + c, width, to);
+    }
   }
 }
 
@@ -150,28 +232,18 @@ int64_t ScalesAlong(const ScaleAxis& axis, int64_t size) {
 void StoredMatrix::Read(int64_t row, int64_t col, absl::Span<float> out) const {
   const auto count = static_cast<int64_t>(out.size());
   MOE_DCHECK(row >= 0 && row < rows && col >= 0 && col + count <= cols);
+  if (packing == NibblePacking::kRowWords) {
+    ReadRowWords(*this, row, col, Matrix(out.data(), 1, count));
+    return;
+  }
   if (!HasNibbles(coding)) {
     const int64_t first = row * row_stride + col * col_stride;
     WidenElements(dtype, data + first * DTypeBytes(dtype), col_stride, out);
   } else {
-    ReadNibblesOfRow(*this, NibbleValues(coding), row, col, out);
+    ReadNibblesOfRow(*this, row, col, count, out.data());
   }
-  if (coding == StoredCoding::kPlain) return;
-
-  // One scale at a time, over the columns that share it.
-  for (int64_t begin = 0; begin < count;) {
-    const int64_t number = scale_cols.Number(col + begin);
-    int64_t end = count;
-    if (scale_cols.stride != 0) {
-      // The first index with (offset + index * step) / block > number.
-      const int64_t next = ((number + 1) * scale_cols.block -
-                            scale_cols.offset + scale_cols.step - 1) /
-                           scale_cols.step;
-      end = std::min(count, next - col);
-    }
-    const float scale = Scale(row, col + begin);
-    for (int64_t i = begin; i < end; ++i) out[i] *= scale;
-    begin = end;
+  if (coding != StoredCoding::kPlain) {
+    ApplyScales(*this, row, col, count, out.data());
   }
 }
 
@@ -188,17 +260,29 @@ void StoredMatrix::ReadCodes(int64_t row, int64_t col, int64_t count,
     for (int64_t i = 0; i < count; ++i) out[i] = source[i * col_stride];
     return;
   }
-  MOE_DCHECK(col % kNibblesPerGroup == 0);
-  const uint8_t* source = data + row * row_stride / 2;
+  MOE_DCHECK(col % kNibblesPerWord == 0);
   const int64_t bytes = (count + 1) / 2;
-  if (coding != StoredCoding::kGptq4) {
+  if (packing == NibblePacking::kRowWords) {
+    const RowOfWord at(*this, row);
+    const uint8_t* first =
+        data + (at.word * row_stride + col * col_stride + at.nibble) / 2;
+    const auto code = [&](int64_t i) {
+      return first[i * col_stride / 2] >> (at.nibble % 2 * 4) & 0xf;
+    };
+    for (int64_t i = 0; i < count / 2; ++i) {
+      out[i] = static_cast<uint8_t>(code(2 * i) | code(2 * i + 1) << 4);
+    }
+    if (count % 2 != 0) out[count / 2] = static_cast<uint8_t>(code(count - 1));
+    return;
+  }
+  const uint8_t* source = data + row * row_stride / 2;
+  if (packing == NibblePacking::kRows) {
     std::copy_n(source + col / 2, bytes, out);
     return;
   }
-  constexpr int64_t kGroupBytes = kNibblesPerGroup / 2;
-  source += col / kNibblesPerGroup * col_stride / 2;
-  for (int64_t i = 0; i < bytes; i += kGroupBytes) {
-    std::copy_n(source, std::min(kGroupBytes, bytes - i), out + i);
+  source += col / kNibblesPerWord * col_stride / 2;
+  for (int64_t i = 0; i < bytes; i += kWordBytes) {
+    std::copy_n(source, std::min(kWordBytes, bytes - i), out + i);
     source += col_stride / 2;
   }
 }
@@ -212,7 +296,19 @@ float StoredMatrix::Scale(int64_t row, int64_t col) const {
   return scale;
 }
 
+int StoredMatrix::ZeroPoint(int64_t row, int64_t col) const {
+  MOE_DCHECK(coding == StoredCoding::kInt4);
+  if (!has_zero_points()) return kMiddle;
+  const uint32_t word =
+      LoadUnaligned<uint32_t>(ZeroWord(*this, row, col)) + zero_offset;
+  return static_cast<int>(word >> (4 * RowOfWord(*this, row).nibble) & 0xfU);
+}
+
 void StoredMatrix::ReadBlock(int64_t row, int64_t col, Matrix out) const {
+  if (packing == NibblePacking::kRowWords) {
+    ReadRowWords(*this, row, col, out);
+    return;
+  }
   if (HasNibbles(coding) || col_stride <= row_stride) {
     for (int64_t r = 0; r < out.rows(); ++r) {
       Read(row + r, col,
@@ -244,12 +340,15 @@ StoredMatrix StoredMatrix::Rows(int64_t first, int64_t count,
   MOE_CHECK(count == 0 || first + (count - 1) * step < rows);
   StoredMatrix part = *this;
   part.rows = count;
-  part.row_stride = row_stride * step;
-  // A row of nibbles fills whole bytes, and kGptq4's rows are eight apart.
-  part.data += HasNibbles(coding) ? first * row_stride / 2
-                                  : first * row_stride * DTypeBytes(dtype);
   part.scale_rows.offset += first * scale_rows.step;
   part.scale_rows.step *= step;
+  part.first_row += first * row_step;
+  part.row_step *= step;
+  if (packing == NibblePacking::kRowWords) return part;
+  part.row_stride *= step;
+  // A row of nibbles fills whole bytes, and those of words are eight apart.
+  part.data += HasNibbles(coding) ? first * row_stride / 2
+                                  : first * row_stride * DTypeBytes(dtype);
   return part;
 }
 
@@ -270,22 +369,31 @@ StoredMatrix StoredMatrix::Transposed() const {
 int64_t StoredMatrix::bytes() const {
   const int64_t elements = rows * cols;
   if (coding == StoredCoding::kPlain) return elements * DTypeBytes(dtype);
-  const int64_t scale_bytes = ScalesAlong(scale_rows, rows) *
-                              ScalesAlong(scale_cols, cols) *
-                              DTypeBytes(scale_dtype);
-  return scale_bytes +
+  const int64_t num_scales =
+      ScalesAlong(scale_rows, rows) * ScalesAlong(scale_cols, cols);
+  return num_scales * DTypeBytes(scale_dtype) +
+         (has_zero_points() ? (num_scales + 1) / 2 : 0) +
          (HasNibbles(coding) ? elements / 2 : elements * DTypeBytes(dtype));
 }
 
 absl::Span<const uint8_t> StoredMatrix::DataExtent() const {
   if (rows == 0 || cols == 0) return {};
+  if (packing == NibblePacking::kRowWords) {
+    const auto byte = [this](int64_t row, int64_t col) {
+      return (RowOfWord(*this, row).word * row_stride + col * col_stride) / 2;
+    };
+    const int64_t begin = byte(0, 0);
+    const int64_t end = byte(rows - 1, cols - 1) + kWordBytes;
+    return absl::MakeConstSpan(data + begin, static_cast<size_t>(end - begin));
+  }
   if (!HasNibbles(coding)) {
     const int64_t last = (rows - 1) * row_stride + (cols - 1) * col_stride;
     return absl::MakeConstSpan(
         data, static_cast<size_t>((last + 1) * DTypeBytes(dtype)));
   }
-  const int64_t last_column = coding == StoredCoding::kGptq4
-                                  ? (cols - 1) / 8 * col_stride + (cols - 1) % 8
+  const int64_t last_column = packing == NibblePacking::kColumnWords
+                                  ? (cols - 1) / kNibblesPerWord * col_stride +
+                                        (cols - 1) % kNibblesPerWord
                                   : cols - 1;
   const int64_t last = (rows - 1) * row_stride + last_column;
   return absl::MakeConstSpan(data, static_cast<size_t>(last / 2 + 1));
@@ -302,6 +410,13 @@ absl::Span<const uint8_t> StoredMatrix::ScaleExtent() const {
   const int64_t last = index(rows - 1, cols - 1);
   return absl::MakeConstSpan(scales + first * size,
                              static_cast<size_t>((last + 1 - first) * size));
+}
+
+absl::Span<const uint8_t> StoredMatrix::ZeroExtent() const {
+  if (rows == 0 || cols == 0 || !has_zero_points()) return {};
+  const uint8_t* first = ZeroWord(*this, 0, 0);
+  const uint8_t* end = ZeroWord(*this, rows - 1, cols - 1) + kWordBytes;
+  return absl::MakeConstSpan(first, static_cast<size_t>(end - first));
 }
 
 }  // namespace moe

@@ -55,17 +55,26 @@ class Folder {
 void ReadFromCopies(StoredMatrix matrix) {
   const auto data = matrix.DataExtent();
   const auto scales = matrix.ScaleExtent();
+  const auto zeros = matrix.ZeroExtent();
   const std::vector<uint8_t> data_copy(data.begin(), data.end());
   const std::vector<uint8_t> scales_copy(scales.begin(), scales.end());
+  const std::vector<uint8_t> zeros_copy(zeros.begin(), zeros.end());
+  matrix.data = data_copy.data() - (data.data() - matrix.data);
   if (!scales.empty()) {
     matrix.scales = scales_copy.data() - (scales.data() - matrix.scales);
   }
-  matrix.data = data_copy.data();
+  if (!zeros.empty()) {
+    matrix.zeros = zeros_copy.data() - (zeros.data() - matrix.zeros);
+  }
   std::vector<float> row(static_cast<size_t>(matrix.cols));
   for (int64_t i = 0; i < matrix.rows; ++i) {
     matrix.Read(i, 0, absl::MakeSpan(row));
     matrix.Read(i, matrix.cols / 2,
                 absl::MakeSpan(row).subspan(row.size() / 2));
+  }
+  if (matrix.coding != moe::StoredCoding::kPlain) {
+    std::vector<uint8_t> codes(row.size());
+    matrix.ReadCodes(matrix.rows - 1, 0, matrix.cols, codes.data());
   }
   std::vector<float> block(static_cast<size_t>(matrix.rows * matrix.cols));
   matrix.ReadBlock(0, 0, Matrix(block.data(), matrix.rows, matrix.cols));
@@ -85,8 +94,10 @@ bool InOneTensor(const Checkpoint& checkpoint, absl::Span<const uint8_t> part) {
 void CheckMatrix(const Checkpoint& checkpoint, const StoredMatrix& matrix) {
   const auto data = matrix.DataExtent();
   const auto scales = matrix.ScaleExtent();
+  const auto zeros = matrix.ZeroExtent();
   MOE_CHECK(InOneTensor(checkpoint, data));
   MOE_CHECK(scales.empty() || InOneTensor(checkpoint, scales));
+  MOE_CHECK(zeros.empty() || InOneTensor(checkpoint, zeros));
   ReadFromCopies(matrix);
   ReadFromCopies(matrix.Rows(matrix.rows / 2, matrix.rows - matrix.rows / 2));
   ReadFromCopies(matrix.Rows(matrix.rows - 1, 1));
@@ -141,6 +152,7 @@ void TryAll(const Checkpoint& checkpoint, const moe::TensorInfo& tensor) {
       TryMatrix(checkpoint, stem, extent(0), extent(1) * 8);
     } else if (absl::ConsumeSuffix(&stem, ".qweight")) {
       TryMatrix(checkpoint, stem, extent(1), extent(0) * 8);
+      TryMatrix(checkpoint, stem, extent(1) * 8, extent(0));
     } else {
       TryMatrix(checkpoint, stem, extent(0), extent(1));
       TryMatrix(checkpoint, stem, extent(1), extent(0));

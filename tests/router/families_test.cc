@@ -2,6 +2,7 @@
 // the same parameters, what it refuses, and the families that have no recorded
 // vectors.
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -190,18 +191,22 @@ TEST(FamiliesTest, ActivationOfT5ComesFromItsProjectionUnlessNamed) {
 
 constexpr int64_t kGroup = 32;
 
-// Codes 0 to 15 and scales for a matrix, made up; the values are
-// (code - 8) * scale.
+// Codes 0 to 15, zero points and scales for a matrix, made up; the values are
+// (code - zero point) * scale.
 struct Int4Matrix {
   int64_t rows;
   int64_t cols;
   uint32_t seed;
+  bool symmetric;
 
   int Code(int64_t row, int64_t col) const {
     return static_cast<int>(
         (static_cast<uint64_t>(row * 31 + col * 7 + seed * 13) * 2654435761U >>
          7) %
         16);
+  }
+  int Zero(int64_t row, int64_t group) const {
+    return symmetric ? 8 : static_cast<int>((row * 3 + group + seed) % 16);
   }
   // Exact in f16.
   float Scale(int64_t row, int64_t group) const {
@@ -211,11 +216,12 @@ struct Int4Matrix {
   int64_t groups() const { return (cols + kGroup - 1) / kGroup; }
 };
 
-// Replaces every expert's matrices by made-up ones that all of `store` put into
-// `parts` under a name.
-Parts WithInt4Experts(
-    const std::function<void(const Int4Matrix&, absl::string_view stem,
-                             Parts&)>& store) {
+using StoreInt4 =
+    std::function<void(const Int4Matrix&, absl::string_view stem, Parts&)>;
+
+// Replaces every expert's matrices by made-up ones: by all that `store` puts
+// into `parts` under a name. The router stays as it is.
+Parts WithInt4Experts(const StoreInt4& store, bool symmetric = true) {
   Parts parts = GoldenParts("qwen3_moe-a");
   Parts stored;
   stored.config = parts.config;
@@ -225,7 +231,7 @@ Parts WithInt4Experts(
       stored.tensors.push_back(tensor);
       continue;
     }
-    store({tensor.shape[0], tensor.shape[1], ++seed},
+    store({tensor.shape[0], tensor.shape[1], ++seed, symmetric},
           absl::StripSuffix(tensor.name, ".weight"), stored);
   }
   return stored;
@@ -236,8 +242,10 @@ void StorePlain(const Int4Matrix& matrix, absl::string_view stem,
   std::vector<float> values;
   for (int64_t r = 0; r < matrix.rows; ++r) {
     for (int64_t c = 0; c < matrix.cols; ++c) {
-      values.push_back(static_cast<float>(matrix.Code(r, c) - 8) *
-                       matrix.Scale(r, c / kGroup));
+      const int64_t group = c / kGroup;
+      values.push_back(
+          static_cast<float>(matrix.Code(r, c) - matrix.Zero(r, group)) *
+          matrix.Scale(r, group));
     }
   }
   parts.tensors.push_back(FloatTensor(absl::StrCat(stem, ".weight"),
@@ -245,21 +253,31 @@ void StorePlain(const Int4Matrix& matrix, absl::string_view stem,
                                       values));
 }
 
-// compressed-tensors: eight columns of a row to a word.
+// Eight values to a word, the low nibble first.
+template <typename Value>
+int32_t Word(Value value) {
+  uint32_t word = 0;
+  for (int i = 0; i < 8; ++i) {
+    word |= static_cast<uint32_t>(value(i)) << (4 * i);
+  }
+  return static_cast<int32_t>(word);
+}
+
+// compressed-tensors: eight columns of a row to a word, and eight rows of zero
+// points.
 void StorePacked(const Int4Matrix& matrix, absl::string_view stem,
                  Parts& parts) {
   std::vector<int32_t> words;
+  std::vector<int32_t> zeros;
   std::vector<float> scales;
   for (int64_t r = 0; r < matrix.rows; ++r) {
     for (int64_t c = 0; c < matrix.cols; c += 8) {
-      uint32_t word = 0;
-      for (int64_t i = 0; i < 8; ++i) {
-        word |= static_cast<uint32_t>(matrix.Code(r, c + i)) << (4 * i);
-      }
-      words.push_back(static_cast<int32_t>(word));
+      words.push_back(Word([&](int i) { return matrix.Code(r, c + i); }));
     }
     for (int64_t g = 0; g < matrix.groups(); ++g) {
       scales.push_back(matrix.Scale(r, g));
+      if (r % 8 != 0) continue;
+      zeros.push_back(Word([&](int i) { return matrix.Zero(r + i, g); }));
     }
   }
   parts.tensors.push_back(RawTensor(absl::StrCat(stem, ".weight_packed"),
@@ -271,30 +289,27 @@ void StorePacked(const Int4Matrix& matrix, absl::string_view stem,
   parts.tensors.push_back(
       RawTensor(absl::StrCat(stem, ".weight_shape"), DType::kI64, {2},
                 std::vector<int64_t>{matrix.rows, matrix.cols}));
+  if (matrix.symmetric) return;
+  parts.tensors.push_back(RawTensor(absl::StrCat(stem, ".weight_zero_point"),
+                                    DType::kI32,
+                                    {matrix.rows / 8, matrix.groups()}, zeros));
 }
 
-// GPTQ: eight rows of the transpose to a word, zero points of 8 stored as 7.
-void StoreGptq(const Int4Matrix& matrix, absl::string_view stem, Parts& parts) {
-  std::vector<int32_t> words;
-  for (int64_t c = 0; c < matrix.cols; c += 8) {
-    for (int64_t r = 0; r < matrix.rows; ++r) {
-      uint32_t word = 0;
-      for (int64_t i = 0; i < 8; ++i) {
-        word |= static_cast<uint32_t>(matrix.Code(r, c + i)) << (4 * i);
-      }
-      words.push_back(static_cast<int32_t>(word));
-    }
-  }
+// What GPTQ and AWQ have in common: scales and zero points [groups, rows], the
+// latter eight rows to a word, whose nibble i is row order[i].
+void StoreGroups(const Int4Matrix& matrix, absl::string_view stem,
+                 const std::array<int, 8>& order, uint32_t less, Parts& parts) {
   std::vector<float> scales;
+  std::vector<int32_t> zeros;
   for (int64_t g = 0; g < matrix.groups(); ++g) {
     for (int64_t r = 0; r < matrix.rows; ++r) {
       scales.push_back(matrix.Scale(r, g));
+      if (r % 8 != 0) continue;
+      const int32_t word =
+          Word([&](size_t i) { return matrix.Zero(r + order[i], g); });
+      zeros.push_back(static_cast<int32_t>(static_cast<uint32_t>(word) - less));
     }
   }
-  const std::vector<int32_t> zeros(
-      static_cast<size_t>(matrix.groups() * matrix.rows / 8), 0x77777777);
-  parts.tensors.push_back(RawTensor(absl::StrCat(stem, ".qweight"), DType::kI32,
-                                    {matrix.cols / 8, matrix.rows}, words));
   parts.tensors.push_back(FloatTensor(absl::StrCat(stem, ".scales"),
                                       DType::kF16,
                                       {matrix.groups(), matrix.rows}, scales));
@@ -302,19 +317,77 @@ void StoreGptq(const Int4Matrix& matrix, absl::string_view stem, Parts& parts) {
                                     {matrix.groups(), matrix.rows / 8}, zeros));
 }
 
-TEST(FamiliesTest, FourBitExpertsAnswerLikeTheirValues) {
-  MOE_ASSERT_OK_AND_ASSIGN(const auto want,
-                           Answers(*WithInt4Experts(StorePlain).Open()));
-  // d_ff is 24 there: less than a group, and one word of each kind at least.
-  MOE_ASSERT_OK_AND_ASSIGN(const auto packed,
-                           Answers(*WithInt4Experts(StorePacked).Open()));
-  EXPECT_EQ(packed, want);
-  Parts gptq = WithInt4Experts(StoreGptq);
-  gptq.config["quantization_config"] = {{"quant_method", "gptq"},
-                                        {"group_size", kGroup}};
-  MOE_ASSERT_OK_AND_ASSIGN(const auto got, Answers(*gptq.Open()));
-  EXPECT_EQ(got, want);
+// GPTQ: eight columns of a row to a word, zero points stored less one.
+void StoreGptq(const Int4Matrix& matrix, absl::string_view stem, Parts& parts) {
+  std::vector<int32_t> words;
+  for (int64_t c = 0; c < matrix.cols; c += 8) {
+    for (int64_t r = 0; r < matrix.rows; ++r) {
+      words.push_back(Word([&](int i) { return matrix.Code(r, c + i); }));
+    }
+  }
+  parts.tensors.push_back(RawTensor(absl::StrCat(stem, ".qweight"), DType::kI32,
+                                    {matrix.cols / 8, matrix.rows}, words));
+  StoreGroups(matrix, stem, {0, 1, 2, 3, 4, 5, 6, 7}, 0x11111111U, parts);
 }
+
+// AWQ: eight rows of a column to a word, in an order of its own.
+void StoreAwq(const Int4Matrix& matrix, absl::string_view stem, Parts& parts) {
+  constexpr std::array<int, 8> kOrder = {0, 2, 4, 6, 1, 3, 5, 7};
+  std::vector<int32_t> words;
+  for (int64_t c = 0; c < matrix.cols; ++c) {
+    for (int64_t r = 0; r < matrix.rows; r += 8) {
+      words.push_back(
+          Word([&](size_t i) { return matrix.Code(r + kOrder[i], c); }));
+    }
+  }
+  parts.tensors.push_back(RawTensor(absl::StrCat(stem, ".qweight"), DType::kI32,
+                                    {matrix.cols, matrix.rows / 8}, words));
+  StoreGroups(matrix, stem, kOrder, 0, parts);
+}
+
+struct Int4Format {
+  std::string name;
+  StoreInt4 store;
+  nlohmann::json quantization_config;
+};
+
+class FourBitTest : public ::testing::TestWithParam<Int4Format> {};
+
+TEST_P(FourBitTest, ExpertsAnswerLikeTheirValues) {
+  const Int4Format& format = GetParam();
+  for (const bool symmetric : {true, false}) {
+    SCOPED_TRACE(symmetric ? "symmetric" : "with zero points");
+    // d_ff is 24 there: less than a group, and one word of each kind at least.
+    MOE_ASSERT_OK_AND_ASSIGN(
+        const auto want,
+        Answers(*WithInt4Experts(StorePlain, symmetric).Open()));
+    Parts parts = WithInt4Experts(format.store, symmetric);
+    parts.config["quantization_config"] = format.quantization_config;
+    MOE_ASSERT_OK_AND_ASSIGN(const auto got, Answers(*parts.Open()));
+    EXPECT_EQ(got, want);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, FourBitTest,
+    ::testing::Values(Int4Format{"CompressedTensors",
+                                 StorePacked,
+                                 {{"quant_method", "compressed-tensors"},
+                                  {"format", "pack-quantized"}}},
+                      Int4Format{"Gptq",
+                                 StoreGptq,
+                                 {{"quant_method", "gptq"},
+                                  {"bits", 4},
+                                  {"group_size", kGroup}}},
+                      Int4Format{"Awq",
+                                 StoreAwq,
+                                 {{"quant_method", "awq"},
+                                  {"bits", 4},
+                                  {"group_size", kGroup},
+                                  {"zero_point", true},
+                                  {"version", "gemm"},
+                                  {"modules_to_not_convert", {"mlp.gate."}}}}),
+    [](const auto& test) { return test.param.name; });
 
 // ---- Families without recorded vectors --------------------------------------
 
@@ -759,20 +832,15 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"NeitherSide", "t5-a",
                 [](Parts& parts) { parts.Rename("coder.block.", "coder."); },
                 kNotFound, "tensors: want some named encoder.block.{L}"},
-        Refusal{"Awq", "qwen3_moe-a",
+        Refusal{"AwqOfAnotherVersion", "qwen3_moe-a",
                 [](Parts& parts) {
-                  parts = WithInt4Experts([](const Int4Matrix& matrix,
-                                             absl::string_view stem,
-                                             Parts& stored) {
-                    const auto words =
-                        static_cast<size_t>(matrix.rows * matrix.cols / 8);
-                    stored.tensors.push_back(
-                        RawTensor(absl::StrCat(stem, ".qweight"), DType::kI32,
-                                  {matrix.cols, matrix.rows / 8},
-                                  std::vector<int32_t>(words, 0)));
-                  });
+                  parts = WithInt4Experts(StoreAwq);
+                  parts.config["quantization_config"] = {
+                      {"quant_method", "awq"}, {"version", "gemv"}};
                 },
-                kUnimplemented, "AWQ is not supported"},
+                kUnimplemented,
+                "AWQ of version \"gemv\" is not supported; "
+                "quantization_config.quant_method is \"awq\""},
         Refusal{"ActivationOrder", "qwen3_moe-a",
                 [](Parts& parts) {
                   parts = WithInt4Experts(StoreGptq);

@@ -1,12 +1,15 @@
 #include "experts/checkpoint/open_matrix.h"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
@@ -16,6 +19,7 @@ namespace moe {
 namespace {
 
 using ::testing::_;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Bytes = std::vector<uint8_t>;
@@ -335,7 +339,7 @@ TEST(OpenInt4PackedTest, ReadsGroups) {
   const TestCheckpoint checkpoint(Packed());
   MOE_ASSERT_OK_AND_ASSIGN(const StoredMatrix matrix,
                            OpenMatrix(*checkpoint, "w.weight", 2, 16));
-  EXPECT_EQ(matrix.coding, StoredCoding::kInt4Packed);
+  EXPECT_EQ(matrix.coding, StoredCoding::kInt4);
   EXPECT_THAT(RowOf(matrix, 0), ElementsAre(-8, -7, -6, -5, -4, -3, -2, -1, 0,
                                             2, 4, 6, 8, 10, 12, 14));
   EXPECT_EQ(RowOf(matrix, 1)[7], 3.5F);
@@ -385,11 +389,16 @@ TEST(OpenInt4PackedTest, NamesWhatDoesNotFit) {
       open(2, RawTensor<int64_t>("w.weight_shape", DType::kI64, {2}, {2, 15})),
       StatusIs(kInvalid, HasSubstr("\"w.weight_shape\": want [2, 16], "
                                    "got [2, 15]")));
-  EXPECT_THAT(open(3, RawTensor<int32_t>("w.weight_zero_point", DType::kI32,
-                                         {1, 2}, {0, 0})),
-              StatusIs(kUnimplemented,
-                       HasSubstr("\"w.weight_zero_point\": asymmetric int4 (a "
-                                 "zero point) is not supported")));
+  EXPECT_THAT(
+      open(3, RawTensor<int32_t>("w.weight_zero_point", DType::kI32, {2, 2},
+                                 {0, 0, 0, 0})),
+      StatusIs(kInvalid, HasSubstr("model.safetensors: tensor "
+                                   "\"w.weight_zero_point\": want I32 [1, 2], "
+                                   "got I32 [2, 2]")));
+  EXPECT_THAT(
+      open(3, RawTensor<uint8_t>("w.weight_zero_point", DType::kI8, {2, 2},
+                                 Bytes(4))),
+      StatusIs(kUnimplemented, HasSubstr("want I32 [1, 2], got I8 [2, 2]")));
   std::vector<int32_t> order(16, 0);
   EXPECT_THAT(
       open(3, RawTensor("w.weight_g_idx", DType::kI32, {16}, order)),
@@ -416,7 +425,8 @@ TEST(OpenGptqTest, ReadsGroups) {
   const TestCheckpoint checkpoint(Gptq());
   MOE_ASSERT_OK_AND_ASSIGN(const StoredMatrix matrix,
                            OpenMatrix(*checkpoint, "w.weight", 8, 16));
-  EXPECT_EQ(matrix.coding, StoredCoding::kGptq4);
+  EXPECT_EQ(matrix.coding, StoredCoding::kInt4);
+  EXPECT_FALSE(matrix.has_zero_points());
   EXPECT_THAT(RowOf(matrix, 0), ElementsAre(-8, -7, -6, -5, -4, -3, -2, -1, 0,
                                             2, 4, 6, 8, 10, 12, 14));
   EXPECT_EQ(RowOf(matrix, 7), std::vector<float>(16, 0));
@@ -430,21 +440,81 @@ TEST(OpenGptqTest, TheOrderOfTheGroupsMayBeLeftOut) {
   MOE_EXPECT_OK(OpenMatrix(*checkpoint, "w.weight", 8, 16));
 }
 
-TEST(OpenGptqTest, TheFormatSaysHowZeroPointsAreStored) {
-  const char v2[] = R"({"quantization_config": {"checkpoint_format":
-                        "gptq_v2"}})";
-  const TestCheckpoint second(Gptq(0x88888888), v2);
-  MOE_EXPECT_OK(OpenMatrix(*second, "w.weight", 8, 16));
-  for (const uint32_t zeros : {0x88888888U, 0x76777777U}) {
-    const TestCheckpoint first(Gptq(zeros));
-    EXPECT_THAT(OpenMatrix(*first, "w.weight", 8, 16),
+struct ZeroFormat {
+  std::string name;
+  std::string section;  // of quantization_config
+  // The zero point that nibble 7 stands for; 0: refused but for 8.
+  int seven;
+};
+
+void PrintTo(const ZeroFormat& format, std::ostream* out) {
+  *out << format.name;
+}
+
+class GptqFormatTest : public ::testing::TestWithParam<ZeroFormat> {};
+
+TEST_P(GptqFormatTest, SaysHowZeroPointsAreStored) {
+  const ZeroFormat& format = GetParam();
+  const std::string config =
+      R"({"quantization_config": {)" + format.section + "}}";
+  const TestCheckpoint sevens(Gptq(0x77777777), config);
+  const TestCheckpoint others(Gptq(0x98786777), config);
+  if (format.seven == 0) {
+    // All alike, they can only be the middle.
+    MOE_ASSERT_OK_AND_ASSIGN(const StoredMatrix matrix,
+                             OpenMatrix(*sevens, "w.weight", 8, 16));
+    EXPECT_FALSE(matrix.has_zero_points());
+    EXPECT_THAT(OpenMatrix(*others, "w.weight", 8, 16),
                 StatusIs(kUnimplemented,
-                         HasSubstr("tensor \"w.qzeros\": asymmetric GPTQ (zero "
-                                   "points) is not supported")));
+                         HasSubstr("model.safetensors: tensor \"w.qzeros\": "
+                                   "GPTQ with zero points in the format \"")));
+    return;
   }
-  const TestCheckpoint mixed(Gptq(0x77777777), v2);
-  EXPECT_THAT(OpenMatrix(*mixed, "w.weight", 8, 16),
-              StatusIs(kUnimplemented, HasSubstr("asymmetric GPTQ")));
+  MOE_ASSERT_OK_AND_ASSIGN(const StoredMatrix same,
+                           OpenMatrix(*sevens, "w.weight", 8, 16));
+  EXPECT_EQ(same.has_zero_points(), format.seven != 8);
+  EXPECT_EQ(same.ZeroPoint(3, 9), format.seven);
+  MOE_ASSERT_OK_AND_ASSIGN(const StoredMatrix matrix,
+                           OpenMatrix(*others, "w.weight", 8, 16));
+  EXPECT_TRUE(matrix.has_zero_points());
+  const std::array<int, 8> nibbles = {7, 7, 7, 6, 8, 7, 8, 9};
+  for (int64_t row = 0; row < 8; ++row) {
+    EXPECT_EQ(matrix.ZeroPoint(row, 0),
+              nibbles[static_cast<size_t>(row)] + format.seven - 7);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, GptqFormatTest,
+    ::testing::Values(
+        ZeroFormat{"None", "", 8},
+        ZeroFormat{"Method", R"("quant_method": "gptq")", 8},
+        ZeroFormat{"First", R"("checkpoint_format": "gptq")", 8},
+        ZeroFormat{"Second", R"("checkpoint_format": "gptq_v2")", 7},
+        ZeroFormat{"Another", R"("checkpoint_format": "marlin")", 0},
+        ZeroFormat{"AutoRoundAsFirst",
+                   R"("quant_method": "auto-round",
+                      "packing_format": "auto_round:auto_gptq")",
+                   8},
+        ZeroFormat{"AutoRound",
+                   R"("quant_method": "auto-round",
+                      "packing_format": "auto_round")",
+                   7},
+        ZeroFormat{"AutoRoundAsSecond",
+                   R"("quant_method": "auto-round",
+                      "packing_format": "auto_round:gptqmodel")",
+                   7},
+        ZeroFormat{"AnotherMethod", R"("quant_method": "auto-round")", 0}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(OpenGptqTest, AZeroPointOfZeroBorrowsFromTheNextNibble) {
+  // 8, 8, 8, 0, 8, 8, 8, 0 less one each, as one number.
+  const TestCheckpoint checkpoint(Gptq(0x08880888U - 0x11111111U));
+  MOE_ASSERT_OK_AND_ASSIGN(const StoredMatrix matrix,
+                           OpenMatrix(*checkpoint, "w.weight", 8, 16));
+  for (int64_t row = 0; row < 8; ++row) {
+    EXPECT_EQ(matrix.ZeroPoint(row, 0), row % 4 == 3 ? 0 : 8) << row;
+  }
 }
 
 TEST(OpenGptqTest, TheGroupSizeOfTheConfigCounts) {
@@ -479,10 +549,13 @@ TEST(OpenGptqTest, NamesWhatIsNotSupported) {
         "w.qweight", DType::kI32, shape,
         std::vector<int32_t>(static_cast<size_t>(shape[0] * shape[1])));
   };
-  EXPECT_THAT(open(0, words({16, 1})),
-              StatusIs(kUnimplemented, HasSubstr("AWQ is not supported")));
-  EXPECT_THAT(open(0, words({4, 8})),
-              StatusIs(kUnimplemented, HasSubstr("GPTQ with 8 bits")));
+  for (const auto& [height, bits] :
+       std::vector<std::pair<int64_t, std::string>>{{1, "2"}, {4, "8"}}) {
+    EXPECT_THAT(
+        open(0, words({height, 8})),
+        StatusIs(kUnimplemented, HasSubstr("tensor \"w.qweight\": GPTQ with " +
+                                           bits + " bits is not supported")));
+  }
   EXPECT_THAT(open(0, words({3, 8})),
               StatusIs(kInvalid, HasSubstr("want I32 [2, 8], got I32 [3, 8]")));
   EXPECT_THAT(
@@ -499,6 +572,219 @@ TEST(OpenGptqTest, NamesWhatIsNotSupported) {
               StatusIs(kNotFound, HasSubstr("\"w.scales\"")));
   EXPECT_THAT(open(2, FloatTensor("other", DType::kF16, {1}, {1})),
               StatusIs(kNotFound, HasSubstr("\"w.qzeros\"")));
+}
+
+// 4-bit integers with zero points in each of the formats, every nibble put in
+// its place one by one.
+struct Int4Case {
+  std::string name;
+  std::string format;  // "packed", "gptq", "gptq_v2", "awq"
+  int64_t rows;
+  int64_t cols;
+  int64_t group;
+  std::string section = {};  // of quantization_config, without group_size
+};
+
+void PrintTo(const Int4Case& param, std::ostream* out) { *out << param.name; }
+
+class OpenInt4Test : public ::testing::TestWithParam<Int4Case> {
+ protected:
+  static constexpr std::array<int, 8> kInOrder = {0, 1, 2, 3, 4, 5, 6, 7};
+  static constexpr std::array<int, 8> kAwqOrder = {0, 4, 1, 5, 2, 6, 3, 7};
+
+  int64_t groups() const {
+    return (GetParam().cols + GetParam().group - 1) / GetParam().group;
+  }
+  static int Code(int64_t row, int64_t col) {
+    return static_cast<int>((row * 7 + col * 5 + row * col / 3) % 16);
+  }
+  int Zero(int64_t row, int64_t col) const {
+    const auto zero =
+        static_cast<int>((row * 5 + col / GetParam().group * 3) % 16);
+    return symmetric_ ? 8 : zero;
+  }
+  static float Scale(int64_t row, int64_t group) {  // exact in f16
+    return 0.25F + static_cast<float>(row + 100 * group) / 8;
+  }
+
+  // Eight values to a word along the rows or the columns of [rows, cols];
+  // transposed: stored [cols, rows].
+  template <typename Value>
+  static TestTensor Words(const std::string& name, int64_t rows, int64_t cols,
+                          bool along_rows, bool transposed,
+                          const std::array<int, 8>& order, Value value) {
+    const int64_t height = along_rows ? (rows + 7) / 8 : rows;
+    const int64_t width = along_rows ? cols : (cols + 7) / 8;
+    std::vector<uint32_t> words(static_cast<size_t>(height * width));
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        const int64_t y = along_rows ? r / 8 : r;
+        const int64_t x = along_rows ? c : c / 8;
+        words[static_cast<size_t>(transposed ? x * height + y
+                                             : y * width + x)] |=
+            static_cast<uint32_t>(value(r, c))
+            << (4 * order[static_cast<size_t>((along_rows ? r : c) % 8)]);
+      }
+    }
+    return RawTensor(name, DType::kI32,
+                     transposed ? std::vector<int64_t>{width, height}
+                                : std::vector<int64_t>{height, width},
+                     words);
+  }
+
+  std::vector<TestTensor> Tensors() const {
+    const auto& [name, format, rows, cols, group, section] = GetParam();
+    const bool packed = format == "packed";
+    const bool awq = format == "awq";
+    const auto zero = [&](int64_t r, int64_t g) { return Zero(r, g * group); };
+    TestTensor data =
+        Words(packed ? "w.weight_packed" : "w.qweight", rows, cols,
+              /*along_rows=*/awq, /*transposed=*/!packed,
+              awq ? kAwqOrder : kInOrder, Code);
+    TestTensor zeros =
+        Words(packed ? "w.weight_zero_point" : "w.qzeros", rows, groups(),
+              /*along_rows=*/true, /*transposed=*/!packed,
+              awq ? kAwqOrder : kInOrder, zero);
+    if (format == "gptq") {
+      for (size_t i = 0; i < zeros.bytes.size(); i += 4) {
+        const uint32_t word =
+            LoadUnaligned<uint32_t>(zeros.bytes.data() + i) - 0x11111111U;
+        std::memcpy(zeros.bytes.data() + i, &word, 4);
+      }
+    }
+    std::vector<float> scales;
+    const int64_t outer = packed ? rows : groups();
+    const int64_t inner = packed ? groups() : rows;
+    for (int64_t i = 0; i < outer; ++i) {
+      for (int64_t j = 0; j < inner; ++j) {
+        scales.push_back(packed ? Scale(i, j) : Scale(j, i));
+      }
+    }
+    return {std::move(data), std::move(zeros),
+            FloatTensor(packed ? "w.weight_scale" : "w.scales", DType::kF16,
+                        {outer, inner}, scales)};
+  }
+
+  std::string Config() const {
+    std::string section = GetParam().section;
+    if (!section.empty()) section += ", ";
+    return absl::StrCat(R"({"quantization_config": {)", section,
+                        R"("group_size": )", GetParam().group, "}}");
+  }
+
+  // Holds the matrix to (code - zero) * scale.
+  void Check(const StoredMatrix& matrix) const {
+    const auto& param = GetParam();
+    std::vector<float> block(static_cast<size_t>(param.rows * param.cols));
+    matrix.ReadBlock(0, 0, Matrix(block.data(), param.rows, param.cols));
+    for (int64_t r = 0; r < param.rows; ++r) {
+      const std::vector<float> row = RowOf(matrix, r);
+      for (int64_t c = 0; c < param.cols; ++c) {
+        const double want = (Code(r, c) - Zero(r, c)) *
+                            static_cast<double>(Scale(r, c / param.group));
+        ASSERT_EQ(row[static_cast<size_t>(c)], static_cast<float>(want))
+            << r << ", " << c;
+        ASSERT_EQ(block[static_cast<size_t>(r * param.cols + c)],
+                  static_cast<float>(want));
+        ASSERT_EQ(matrix.ZeroPoint(r, c), Zero(r, c)) << r << ", " << c;
+      }
+    }
+  }
+
+  bool symmetric_ = false;
+};
+
+TEST_P(OpenInt4Test, ReadsZeroPoints) {
+  const TestCheckpoint checkpoint(Tensors(), Config());
+  MOE_ASSERT_OK_AND_ASSIGN(
+      const StoredMatrix matrix,
+      OpenMatrix(*checkpoint, "w.weight", GetParam().rows, GetParam().cols));
+  EXPECT_EQ(matrix.coding, StoredCoding::kInt4);
+  EXPECT_TRUE(matrix.has_zero_points());
+  Check(matrix);
+  const int64_t elements = GetParam().rows * GetParam().cols;
+  const int64_t scales = GetParam().rows * groups();
+  EXPECT_EQ(matrix.bytes(), elements / 2 + scales * 2 + (scales + 1) / 2);
+  DropPages(*checkpoint, matrix);
+  Check(matrix);
+}
+
+TEST_P(OpenInt4Test, ZeroPointsInTheMiddleAreNone) {
+  symmetric_ = true;
+  const TestCheckpoint checkpoint(Tensors(), Config());
+  MOE_ASSERT_OK_AND_ASSIGN(
+      const StoredMatrix matrix,
+      OpenMatrix(*checkpoint, "w.weight", GetParam().rows, GetParam().cols));
+  EXPECT_FALSE(matrix.has_zero_points());
+  Check(matrix);
+}
+
+TEST_P(OpenInt4Test, NamesATensorOfAnotherShape) {
+  for (size_t i = 0; i < 3; ++i) {
+    std::vector<TestTensor> tensors = Tensors();
+    TestTensor& wrong = tensors[i];
+    wrong.shape.insert(wrong.shape.begin(), 1);
+    SCOPED_TRACE(wrong.name);
+    const TestCheckpoint checkpoint(tensors, Config());
+    EXPECT_THAT(
+        OpenMatrix(*checkpoint, "w.weight", GetParam().rows, GetParam().cols),
+        StatusIs(kInvalid,
+                 AllOf(HasSubstr("model.safetensors: tensor \"" + wrong.name +
+                                 "\": want"),
+                       HasSubstr(i == 2 ? "got F16 [1, " : "got I32 [1, "))));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, OpenInt4Test,
+    ::testing::Values(Int4Case{"Packed", "packed", 16, 64, 32},
+                      Int4Case{"PackedOddRowsAndColumns", "packed", 13, 22, 11},
+                      Int4Case{"PackedOneGroup", "packed", 9, 24, 24},
+                      Int4Case{"Gptq", "gptq", 16, 64, 32},
+                      Int4Case{"GptqShorterLastGroup", "gptq", 13, 44, 32,
+                               R"("quant_method": "gptq")"},
+                      Int4Case{"GptqOneColumn", "gptq", 24, 1, 1},
+                      Int4Case{"GptqSecondFormat", "gptq_v2", 13, 44, 16,
+                               R"("checkpoint_format": "gptq_v2")"},
+                      Int4Case{"Awq", "awq", 16, 64, 32,
+                               R"("quant_method": "awq", "version": "gemm")"},
+                      Int4Case{"AwqByItsShape", "awq", 24, 40, 8},
+                      Int4Case{"AwqUpperCase", "awq", 8, 8, 8,
+                               R"("quant_method": "awq", "version": "GEMM")"},
+                      Int4Case{"AwqManyColumns", "awq", 40, 300, 128,
+                               R"("quant_method": "awq")"},
+                      Int4Case{"AwqOfAutoRound", "awq", 16, 64, 64,
+                               R"("quant_method": "auto-round",
+                    "packing_format": "auto_round:auto_awq")"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(OpenAwqTest, NamesWhatIsNotSupported) {
+  const auto open = [](std::vector<int64_t> shape, const std::string& version) {
+    const auto count = static_cast<size_t>(shape[0] * shape[1]);
+    const TestCheckpoint checkpoint(
+        {RawTensor("w.qweight", DType::kI32, std::move(shape),
+                   std::vector<int32_t>(count))},
+        R"({"quantization_config": {"quant_method": "awq", "version": ")" +
+            version + R"("}})");
+    return OpenMatrix(*checkpoint, "w.weight", 16, 16).status();
+  };
+  // Square: a shape that other versions have, too.
+  for (const char* version : {"gemv", "gemv_fast", "marlin"}) {
+    EXPECT_THAT(
+        open({16, 2}, version),
+        StatusIs(kUnimplemented,
+                 HasSubstr(absl::StrCat("tensor \"w.qweight\": AWQ of version "
+                                        "\"",
+                                        version, "\" is not supported"))));
+  }
+  EXPECT_THAT(
+      open({16, 4}, "gemm"),
+      StatusIs(kUnimplemented, HasSubstr("AWQ with 8 bits is not supported")));
+  EXPECT_THAT(
+      open({2, 16}, "gemm"),
+      StatusIs(kInvalid, HasSubstr("want I32 [16, 2], got I32 [2, 16]")));
+  EXPECT_THAT(open({16, 2}, "gemm"),
+              StatusIs(kNotFound, HasSubstr("tensor \"w.scales\"")));
 }
 
 // [experts = 2, a = 4, b = 3] with the value 100 * e + 10 * a + b.

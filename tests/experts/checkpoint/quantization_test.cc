@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
@@ -24,14 +25,18 @@ TEST(QuantizationTest, HasDefaults) {
     EXPECT_EQ(quantization.block_rows, 128);
     EXPECT_EQ(quantization.block_cols, 128);
     EXPECT_EQ(quantization.group_size, std::nullopt);
-    EXPECT_EQ(quantization.gptq_symmetric_zero, 7);
+    EXPECT_EQ(quantization.method, "");
+    EXPECT_EQ(quantization.awq_version, "gemm");
+    EXPECT_EQ(quantization.gptq_format, "gptq");
+    EXPECT_EQ(quantization.gptq_zero_offset(), 1);
   }
 }
 
 TEST(QuantizationTest, ReadsTheTopOrTheTextConfig) {
   const std::string section =
       R"("quantization_config": {"weight_block_size": [64, 32],
-         "group_size": 128, "checkpoint_format": "gptq_v2"})";
+         "group_size": 128, "quant_method": "gptq",
+         "checkpoint_format": "gptq_v2"})";
   for (const std::string& text :
        {"{" + section + "}", R"({"text_config": {)" + section + "}}"}) {
     SCOPED_TRACE(text);
@@ -39,13 +44,41 @@ TEST(QuantizationTest, ReadsTheTopOrTheTextConfig) {
     EXPECT_EQ(quantization.block_rows, 64);
     EXPECT_EQ(quantization.block_cols, 32);
     EXPECT_EQ(quantization.group_size, 128);
-    EXPECT_EQ(quantization.gptq_symmetric_zero, 8);
+    EXPECT_EQ(quantization.method, "gptq");
+    EXPECT_EQ(quantization.gptq_format, "gptq_v2");
+    EXPECT_EQ(quantization.gptq_zero_offset(), 0);
   }
 }
 
 TEST(QuantizationTest, MinusOneStandsForOneGroup) {
   EXPECT_EQ(Parse(R"({"quantization_config": {"group_size": -1}})")->group_size,
             std::nullopt);
+}
+
+TEST(QuantizationTest, TheVersionIsThatOfAwqAlone) {
+  const auto version = [](absl::string_view method) {
+    return Parse(absl::StrCat(R"({"quantization_config": {"quant_method": ")",
+                              method, R"(", "version": "GEMV"}})"))
+        ->awq_version;
+  };
+  EXPECT_EQ(version("awq"), "gemv");
+  EXPECT_EQ(version("gptq"), "gemm");
+}
+
+TEST(QuantizationTest, FormatsOfZeroPointsAreKnownByName) {
+  const auto offset = [](absl::string_view section) {
+    return Parse(absl::StrCat(R"({"quantization_config": {)", section, "}}"))
+        ->gptq_zero_offset();
+  };
+  EXPECT_EQ(offset(R"("quant_method": "gptq")"), 1);
+  EXPECT_EQ(offset(R"("packing_format": "auto_round:auto_gptq")"), 1);
+  EXPECT_EQ(offset(R"("packing_format": "auto_round:gptqmodel")"), 0);
+  EXPECT_EQ(offset(R"("packing_format": "auto_round")"), 0);
+  EXPECT_EQ(offset(R"("checkpoint_format": "gptq",
+                      "packing_format": "auto_round")"),
+            1);
+  EXPECT_EQ(offset(R"("checkpoint_format": "bitblas")"), std::nullopt);
+  EXPECT_EQ(offset(R"("quant_method": "auto-round")"), std::nullopt);
 }
 
 TEST(QuantizationTest, NamesTheKeyThatIsWrong) {
@@ -72,8 +105,15 @@ TEST(QuantizationTest, NamesTheKeyThatIsWrong) {
               invalid("quantization_config.group_size: want -1 or >= 1"));
   EXPECT_THAT(Parse(R"({"quantization_config": {"group_size": -2}})"),
               invalid("quantization_config.group_size: want"));
-  EXPECT_THAT(Parse(R"({"quantization_config": {"checkpoint_format": 2}})"),
-              invalid("quantization_config.checkpoint_format: want a string"));
+  for (const char* key :
+       {"checkpoint_format", "packing_format", "quant_method"}) {
+    EXPECT_THAT(
+        Parse(absl::StrCat(R"({"quantization_config": {")", key, R"(": 2}})")),
+        invalid(absl::StrCat("quantization_config.", key, ": want a string")));
+  }
+  EXPECT_THAT(Parse(R"({"quantization_config":
+                        {"quant_method": "awq", "version": 1}})"),
+              invalid("quantization_config.version: want a string"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -160,10 +161,10 @@ TEST(ReadBlockTest, GivesWhatReadGives) {
     CheckBlocks(matrix.Transposed().Rows(50, 1));
   }
   StoredMatrix packed = scaled;
-  packed.coding = StoredCoding::kInt4Packed;
+  packed.coding = StoredCoding::kInt4;
   CheckBlocks(packed);
-  StoredMatrix gptq = scaled;
-  gptq.coding = StoredCoding::kGptq4;
+  StoredMatrix gptq = packed;
+  gptq.packing = NibblePacking::kColumnWords;
   gptq.row_stride = 8;
   gptq.col_stride = kRows * 8;
   CheckBlocks(gptq);
@@ -209,11 +210,14 @@ TEST(ReadCodesTest, GivesTheCodesBehindTheValues) {
   matrix.coding = StoredCoding::kMxfp4;
   CheckCodes(matrix, F4E2M1ToFloat);
   const auto int4 = [](uint8_t code) { return static_cast<float>(code) - 8; };
-  matrix.coding = StoredCoding::kInt4Packed;
+  matrix.coding = StoredCoding::kInt4;
   CheckCodes(matrix, int4);
-  matrix.coding = StoredCoding::kGptq4;
+  matrix.packing = NibblePacking::kColumnWords;
   matrix.row_stride = 8;
   matrix.col_stride = 8 * kRows;
+  CheckCodes(matrix, int4);
+  matrix.packing = NibblePacking::kRowWords;
+  matrix.col_stride = kRows;
   CheckCodes(matrix, int4);
 }
 
@@ -369,7 +373,7 @@ TEST(NibbleMatrixTest, ReadsInt4AlongTheColumns) {
   StoredMatrix matrix;
   matrix.rows = 1;
   matrix.cols = 16;
-  matrix.coding = StoredCoding::kInt4Packed;
+  matrix.coding = StoredCoding::kInt4;
   matrix.data = reinterpret_cast<const uint8_t*>(words.data());
   matrix.row_stride = 16;
   matrix.scales = reinterpret_cast<const uint8_t*>(scales.data());
@@ -378,7 +382,7 @@ TEST(NibbleMatrixTest, ReadsInt4AlongTheColumns) {
                                             0.5F, 1, 1.5F, 2, 2.5F, 3, 3.5F));
 }
 
-TEST(NibbleMatrixTest, ReadsGptqAlongTheRowsOfTheTranspose) {
+TEST(NibbleMatrixTest, ReadsWordsOfColumns) {
   // qweight [2, 3]: 16 columns of three rows; one group.
   const std::vector<uint32_t> words = {0x76543210, 0x11111111, 0x88888888,
                                        0xfedcba98, 0x22222222, 0x99999999};
@@ -386,7 +390,8 @@ TEST(NibbleMatrixTest, ReadsGptqAlongTheRowsOfTheTranspose) {
   StoredMatrix matrix;
   matrix.rows = 3;
   matrix.cols = 16;
-  matrix.coding = StoredCoding::kGptq4;
+  matrix.coding = StoredCoding::kInt4;
+  matrix.packing = NibblePacking::kColumnWords;
   matrix.data = reinterpret_cast<const uint8_t*>(words.data());
   matrix.row_stride = 8;
   matrix.col_stride = 24;
@@ -403,6 +408,205 @@ TEST(NibbleMatrixTest, ReadsGptqAlongTheRowsOfTheTranspose) {
   EXPECT_EQ(matrix.DataExtent().size(), 24U);
   EXPECT_EQ(matrix.ScaleExtent().size(), 12U);
 }
+
+TEST(NibbleMatrixTest, ReadsWordsOfRows) {
+  // qweight [2, 1]: eight rows of two columns, rows 0, 2, 4, 6, 1, 3, 5, 7 from
+  // the low nibble on.
+  const std::vector<uint32_t> words = {0x75316420, 0xfdb9eca8};
+  const std::vector<float> scales = {1, 1, 1, 1, 1, 1, 1, 2};
+  StoredMatrix matrix;
+  matrix.rows = 8;
+  matrix.cols = 2;
+  matrix.coding = StoredCoding::kInt4;
+  matrix.packing = NibblePacking::kRowWords;
+  matrix.data = reinterpret_cast<const uint8_t*>(words.data());
+  matrix.row_stride = 8;
+  matrix.col_stride = 8;
+  matrix.scales = reinterpret_cast<const uint8_t*>(scales.data());
+  matrix.scale_rows.stride = 1;
+  for (int row = 0; row < 7; ++row) {
+    EXPECT_THAT(RowOf(matrix, row), ElementsAre(row - 8, row));
+  }
+  EXPECT_THAT(RowOf(matrix, 7), ElementsAre(-2, 14));
+  EXPECT_EQ(matrix.ZeroPoint(7, 1), 8);
+  EXPECT_EQ(matrix.bytes(), 8 + 32);
+}
+
+// A matrix of 4-bit integers with zero points in each packing, from loops that
+// put every nibble in its place one by one.
+class ZeroPointTest : public ::testing::TestWithParam<NibblePacking> {
+ protected:
+  static constexpr int64_t kRows = 40;
+  static constexpr int64_t kCols = 168;
+  static constexpr int64_t kGroup = 48;  // the last one is shorter
+  static constexpr int64_t kGroups = 4;
+
+  ZeroPointTest() : words_(kRows * kCols / 8), zeros_(kRows / 8 * kGroups) {
+    const NibblePacking packing = GetParam();
+    const bool along_rows = packing == NibblePacking::kRows;
+    const std::array<int, 8> order =
+        packing == NibblePacking::kRowWords
+            ? std::array<int, 8>{0, 4, 1, 5, 2, 6, 3, 7}
+            : std::array<int, 8>{0, 1, 2, 3, 4, 5, 6, 7};
+    const auto put = [](std::vector<uint32_t>& to, int64_t word, int nibble,
+                        int value) {
+      to[static_cast<size_t>(word)] |= static_cast<uint32_t>(value)
+                                       << (4 * nibble);
+    };
+    for (int64_t r = 0; r < kRows; ++r) {
+      for (int64_t c = 0; c < kCols; ++c) {
+        switch (packing) {
+          case NibblePacking::kRows:
+            put(words_, (r * kCols + c) / 8, c % 8, Code(r, c));
+            break;
+          case NibblePacking::kColumnWords:
+            put(words_, c / 8 * kRows + r, c % 8, Code(r, c));
+            break;
+          case NibblePacking::kRowWords:
+            put(words_, c * kRows / 8 + r / 8, order[r % 8], Code(r, c));
+        }
+      }
+      for (int64_t g = 0; g < kGroups; ++g) {
+        put(zeros_, along_rows ? r / 8 * kGroups + g : g * kRows / 8 + r / 8,
+            order[r % 8], Zero(r, g * kGroup));
+        scales_.push_back(Scale(r, g * kGroup));
+      }
+    }
+    matrix_.rows = kRows;
+    matrix_.cols = kCols;
+    matrix_.coding = StoredCoding::kInt4;
+    matrix_.packing = packing;
+    matrix_.data = reinterpret_cast<const uint8_t*>(words_.data());
+    matrix_.row_stride = along_rows ? kCols : 8;
+    matrix_.col_stride = along_rows                               ? 1
+                         : packing == NibblePacking::kColumnWords ? 8 * kRows
+                                                                  : kRows;
+    matrix_.scales = reinterpret_cast<const uint8_t*>(scales_.data());
+    matrix_.scale_rows.stride = kGroups;
+    matrix_.scale_cols = {.block = kGroup, .stride = 1};
+    matrix_.zeros = reinterpret_cast<const uint8_t*>(zeros_.data());
+    matrix_.zero_row_stride = along_rows ? kGroups : 1;
+    matrix_.zero_col_stride = along_rows ? 1 : kRows / 8;
+  }
+
+  static int Code(int64_t row, int64_t col) {
+    return static_cast<int>((row * 7 + col * 5 + row * col / 3) % 16);
+  }
+  static int Zero(int64_t row, int64_t col) {
+    return static_cast<int>((row * 5 + col / kGroup * 3 + row / 7) % 16);
+  }
+  static float Scale(int64_t row, int64_t col) {
+    return 0.1F + static_cast<float>(row + 100 * (col / kGroup));
+  }
+
+  // Holds `part`, whose row r is row first + r * step, to the loops.
+  static void Check(const StoredMatrix& part, int64_t first, int64_t step) {
+    std::vector<float> block(static_cast<size_t>(part.rows * part.cols));
+    part.ReadBlock(0, 0, Matrix(block.data(), part.rows, part.cols));
+    std::vector<uint8_t> codes(static_cast<size_t>(part.cols) / 2);
+    for (int64_t r = 0; r < part.rows; ++r) {
+      const int64_t row = first + r * step;
+      const std::vector<float> got = RowOf(part, r);
+      part.ReadCodes(r, 0, part.cols, codes.data());
+      for (int64_t c = 0; c < part.cols; ++c) {
+        const auto at = static_cast<size_t>(c);
+        const auto want = static_cast<float>(
+            static_cast<double>(Code(row, c) - Zero(row, c)) *
+            static_cast<double>(Scale(row, c)));
+        ASSERT_EQ(got[at], want) << row << ", " << c;
+        ASSERT_EQ(block[static_cast<size_t>(r * part.cols + c)], want);
+        ASSERT_EQ(part.ZeroPoint(r, c), Zero(row, c)) << row << ", " << c;
+        ASSERT_EQ(part.Scale(r, c), Scale(row, c));
+        ASSERT_EQ(codes[at / 2] >> (c % 2 * 4) & 0xf, Code(row, c));
+      }
+    }
+  }
+
+  std::vector<uint32_t> words_;
+  std::vector<uint32_t> zeros_;
+  std::vector<float> scales_;
+  StoredMatrix matrix_;
+};
+
+TEST_P(ZeroPointTest, IsTakenOffTheCode) {
+  Check(matrix_, 0, 1);
+  CheckBlocks(matrix_);
+}
+
+TEST_P(ZeroPointTest, RowsMayBeginAndStepAnywhereInAWord) {
+  Check(matrix_.Rows(3, 20), 3, 1);
+  Check(matrix_.Rows(1, 20, 2), 1, 2);
+  Check(matrix_.Rows(5, 30).Rows(1, 9, 3), 6, 3);
+  Check(matrix_.Rows(39, 1), 39, 1);
+  CheckBlocks(matrix_.Rows(1, 20, 2));
+}
+
+TEST_P(ZeroPointTest, IsTheMiddleWhereNoneIsStored) {
+  EXPECT_TRUE(matrix_.has_zero_points());
+  const int64_t bytes = matrix_.bytes();
+  matrix_.zeros = nullptr;
+  EXPECT_FALSE(matrix_.has_zero_points());
+  EXPECT_EQ(matrix_.ZeroPoint(7, 100), 8);
+  EXPECT_EQ(RowOf(matrix_, 7)[100],
+            static_cast<float>(Code(7, 100) - 8) * Scale(7, 100));
+  EXPECT_EQ(matrix_.bytes(), bytes - kRows * kGroups / 2);
+  EXPECT_TRUE(matrix_.ZeroExtent().empty());
+}
+
+TEST_P(ZeroPointTest, MayBeStoredLessOneInWords) {
+  // The words are one number each: 0 less one borrows from the next nibble.
+  for (uint32_t& word : zeros_) word -= 0x11111111U;
+  matrix_.zero_offset = 0x11111111U;
+  Check(matrix_, 0, 1);
+}
+
+TEST_P(ZeroPointTest, ExtentsHoldAllThatIsRead) {
+  const auto inside = [](absl::Span<const uint8_t> part, const auto& all) {
+    const auto* begin = reinterpret_cast<const uint8_t*>(all.data());
+    return part.data() >= begin &&
+           part.data() + part.size() <= begin + all.size() * 4;
+  };
+  EXPECT_EQ(matrix_.DataExtent().size(), words_.size() * 4);
+  EXPECT_EQ(matrix_.ZeroExtent().size(), zeros_.size() * 4);
+  for (const StoredMatrix& part :
+       {matrix_, matrix_.Rows(11, 3), matrix_.Rows(9, 5, 2)}) {
+    ASSERT_TRUE(inside(part.DataExtent(), words_));
+    ASSERT_TRUE(inside(part.ZeroExtent(), zeros_));
+    // Without the rest of the memory.
+    const std::vector<uint8_t> data(part.DataExtent().begin(),
+                                    part.DataExtent().end());
+    const std::vector<uint8_t> zeros(part.ZeroExtent().begin(),
+                                     part.ZeroExtent().end());
+    StoredMatrix copy = part;
+    copy.data = data.data() - (part.DataExtent().data() - part.data);
+    copy.zeros = zeros.data() - (part.ZeroExtent().data() - part.zeros);
+    for (int64_t row = 0; row < part.rows; ++row) {
+      EXPECT_EQ(RowOf(copy, row), RowOf(part, row));
+    }
+  }
+  // Rows 11 to 13 lie in the second word.
+  EXPECT_EQ(matrix_.Rows(11, 3).ZeroExtent().size(),
+            GetParam() == NibblePacking::kRows ? 4 * kGroups
+                                               : 4 * (3 * kRows / 8 + 1));
+}
+
+std::string PackingName(const ::testing::TestParamInfo<NibblePacking>& test) {
+  switch (test.param) {
+    case NibblePacking::kRows:
+      return "Rows";
+    case NibblePacking::kColumnWords:
+      return "ColumnWords";
+    case NibblePacking::kRowWords:
+      return "RowWords";
+  }
+  return "";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ZeroPointTest,
+                         ::testing::Values(NibblePacking::kRows,
+                                           NibblePacking::kColumnWords,
+                                           NibblePacking::kRowWords),
+                         PackingName);
 
 }  // namespace
 }  // namespace moe
