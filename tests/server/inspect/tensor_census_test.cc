@@ -48,6 +48,24 @@ TEST(TensorCensusTest, ScalesBelongToTheirMatrices) {
   EXPECT_EQ(CensusOf(GoldenParts("gpt_oss_mxfp4-a")).recognised, 2 * 8);
 }
 
+TEST(TensorCensusTest, PartsOfFourBitMatricesBelongToThem) {
+  Parts parts = GoldenParts("olmoe-a");
+  const TensorCensus before = CensusOf(parts);
+  const std::vector<std::string> suffixes = {
+      "qweight",       "scales",       "qzeros",
+      "g_idx",         "weight_scale", "weight_zero_point",
+      "weight_packed", "weight_shape"};
+  for (const std::string& suffix : suffixes) {
+    parts.tensors.push_back(
+        RawTensor<int32_t>("model.layers.0.mlp.experts.3.up_proj." + suffix,
+                           DType::kI32, {1}, {0}));
+  }
+  const TensorCensus after = CensusOf(parts);
+  EXPECT_EQ(after.recognised,
+            before.recognised + static_cast<int64_t>(suffixes.size()));
+  EXPECT_EQ(after.skipped_parameters, before.skipped_parameters);
+}
+
 TEST(TensorCensusTest, PredictionLayersAreLeftAlone) {
   for (const char* name : {"deepseek_v3-a", "qwen3_next-a"}) {
     const SkippedTensors group = Skipped(CensusOf(GoldenParts(name)),
