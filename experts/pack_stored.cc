@@ -46,12 +46,13 @@ WeightFormat PlainFormat(DType dtype) {
   }
 }
 
-// The layout that holds the stored codes and scales as they are.
+// Whether the layout holds the stored codes, scales and zero points as they
+// are.
 bool IsOwnLayout(const PackedLayout& layout, const StoredMatrix& matrix) {
-  return layout.has_scales() && !matrix.has_zero_points() &&
-         layout.format == CodedFormat(matrix) &&
+  return layout.has_scales() && layout.format == CodedFormat(matrix) &&
          layout.group == GroupOf(matrix) &&
-         layout.scale_dtype == matrix.scale_dtype;
+         layout.scale_dtype == matrix.scale_dtype &&
+         (layout.zero_points || !matrix.has_zero_points());
 }
 
 }  // namespace
@@ -64,10 +65,6 @@ PackedLayout LayoutFor(WeightFormat format, const StoredMatrix& matrix) {
     return PackedLayout::For(PlainFormat(matrix.dtype), matrix.rows,
                              matrix.cols);
   }
-  // Codes with zero points are not carried over, but quantised anew.
-  if (matrix.has_zero_points()) {
-    return PackedLayout::For(CodedFormat(matrix), matrix.rows, matrix.cols);
-  }
   const int64_t group = GroupOf(matrix);
   if (group == 0) {
     return PackedLayout::For(
@@ -78,7 +75,7 @@ PackedLayout LayoutFor(WeightFormat format, const StoredMatrix& matrix) {
       PackedLayout::For(CodedFormat(matrix), matrix.rows, matrix.cols);
   layout.group = group;
   layout.scale_dtype = matrix.scale_dtype;
-  layout.zero_points = false;
+  layout.zero_points = matrix.has_zero_points();
   return layout;
 }
 
@@ -91,7 +88,8 @@ void PackStoredPanel(const PackedLayout& layout, const StoredMatrix& matrix,
           matrix.ReadCodes(row, col, count, out);
         },
         [&](int64_t row, int64_t col) { return matrix.Scale(row, col); },
-        [](int64_t, int64_t) { return 8; }, panel, dst);
+        [&](int64_t row, int64_t col) { return matrix.ZeroPoint(row, col); },
+        panel, dst);
     return;
   }
   PackPanel(

@@ -11,11 +11,13 @@
 namespace moe {
 namespace {
 
-// 4-bit integers [16, 128], a scale of 0.5 and zero points of 3 for every row
+// 4-bit integers [16, 128], with a scale of 0.5 and a zero point for every row
 // and 64 columns.
 class PackStoredTest : public ::testing::Test {
  protected:
-  PackStoredTest() : zeros_(4, 0x33333333U), scales_(32, 0.5F) {
+  PackStoredTest()
+      : zeros_{0x33333333U, 0xfedcba98U, 0x76543210U, 0x8f0f8f0fU},
+        scales_(32, 0.5F) {
     for (uint32_t i = 0; i < 16 * 128 / 8; ++i) {
       words_.push_back(i * 2654435761U);
     }
@@ -65,17 +67,22 @@ TEST_F(PackStoredTest, CarriesCodesOver) {
   }
 }
 
-TEST_F(PackStoredTest, QuantisesAnewWhatHasZeroPoints) {
+TEST_F(PackStoredTest, CarriesZeroPointsOver) {
   matrix_.zeros = reinterpret_cast<const uint8_t*>(zeros_.data());
   for (const WeightFormat format : {WeightFormat::kAuto, WeightFormat::kInt4}) {
     const PackedLayout layout = LayoutFor(format, matrix_);
     EXPECT_EQ(layout.format, WeightFormat::kInt4);
-    EXPECT_EQ(layout.group, 32);
-    EXPECT_EQ(layout.scale_dtype, DType::kBF16);
-    // 15 steps of 0.5 lie between the extremes, half a step at most between a
-    // value and its code; some more is what bf16 rounds of the scale.
-    EXPECT_LT(LargestError(layout), 0.25F + 0.03F);
+    EXPECT_EQ(layout.group, 64);
+    EXPECT_TRUE(layout.zero_points);
+    EXPECT_EQ(LargestError(layout), 0);
   }
+}
+
+// As a gate_proj without zero points beside an up_proj that has them.
+TEST_F(PackStoredTest, TheMiddleIsAZeroPointToo) {
+  PackedLayout layout = LayoutFor(WeightFormat::kAuto, matrix_);
+  layout.zero_points = true;
+  EXPECT_EQ(LargestError(layout), 0);
 }
 
 TEST_F(PackStoredTest, WidensExactly) {
