@@ -501,9 +501,11 @@ struct Mul {
       StoreSums(sums, args.tile, Sums());
     } else {
       BlockCursor at(args, Format::kSteps, HeaderBytes(args));
-      const float* block_sums = args.strip +
-                                InterleavedFloats(args.k, args.block) * kR +
-                                args.k_begin / args.block * kR;
+      const float* block_sums = nullptr;  // of the activations
+      if (kZeroPoints && args.zero_points) {
+        block_sums = args.strip + InterleavedFloats(args.k, args.block) * kR +
+                     args.k_begin / args.block * kR;
+      }
       for (int64_t k = args.k_begin; k < args.k_end;) {
         const int64_t end = std::min(k + args.block, args.k_end);
         ClearSums(sums, Sums());
@@ -516,6 +518,7 @@ struct Mul {
                 kPanelWidth * DTypeBytes(args.scale_dtype);
             SubtractZeroPoints({at.scales + scale_bytes, args.panel_stride},
                                block_sums, sums, Wide());
+            block_sums += kR;
           }
         }
         VF factors[kWide];
@@ -523,7 +526,6 @@ struct Mul {
                       Wide());
         AddScaledSums(sums, factors, args.tile, Sums());
         k = end;
-        block_sums += kR;
         at.Advance(k);
       }
     }

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "experts/base/dtype.h"
 #include "gmock/gmock.h"
@@ -15,6 +16,26 @@
 
 namespace moe {
 namespace {
+
+// multiply() gives a square of `size`: the same from one thread and, over and
+// over, from four at once.
+void ExpectTheSameOnFourThreads(int64_t size,
+                                absl::FunctionRef<void(Matrix)> multiply) {
+  const auto run = [&](std::vector<float>& out) {
+    out.resize(size * size);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      multiply(Matrix(out.data(), size, size));
+    }
+  };
+  std::vector<float> want;
+  run(want);
+  std::vector<std::vector<float>> got(4);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& out : got) threads.emplace_back([&run, &out] { run(out); });
+  }
+  EXPECT_THAT(got, ::testing::Each(want));
+}
 
 // Compares each element with the sum in double precision. A float32 sum of k
 // products, in any order, is off by at most k + 1 roundings of the sum of
@@ -120,21 +141,9 @@ TEST(MatmulTransposedTest, IsTheSameOnEveryThread) {
   constexpr int64_t kSize = 64;
   const auto a = RandomFloats(kSize * kSize, 1.0F, 9);
   const auto b = RandomFloats(kSize * kSize, 1.0F, 10);
-  const auto run = [&](std::vector<float>& out) {
-    out.resize(kSize * kSize);
-    for (int repeat = 0; repeat < 20; ++repeat) {
-      MatmulTransposed({a.data(), kSize, kSize}, {b.data(), kSize, kSize},
-                       {out.data(), kSize, kSize});
-    }
-  };
-  std::vector<float> want;
-  run(want);
-  std::vector<std::vector<float>> got(4);
-  {
-    std::vector<std::jthread> threads;
-    for (auto& out : got) threads.emplace_back([&run, &out] { run(out); });
-  }
-  EXPECT_THAT(got, ::testing::Each(want));
+  ExpectTheSameOnFourThreads(kSize, [&](Matrix out) {
+    MatmulTransposed({a.data(), kSize, kSize}, {b.data(), kSize, kSize}, out);
+  });
 }
 
 // A matrix of bfloat16, and the floats that its elements are.
@@ -213,20 +222,8 @@ TEST_F(MatmulTransposedBF16Test, IsTheSameOnEveryThread) {
   constexpr int64_t kSize = 64;
   const BF16Matrix a(kSize, kSize, 9);
   const BF16Matrix b(kSize, kSize, 10);
-  const auto run = [&](std::vector<float>& out) {
-    out.resize(kSize * kSize);
-    for (int repeat = 0; repeat < 20; ++repeat) {
-      MatmulTransposed(a.view(), b.view(), {out.data(), kSize, kSize});
-    }
-  };
-  std::vector<float> want;
-  run(want);
-  std::vector<std::vector<float>> got(4);
-  {
-    std::vector<std::jthread> threads;
-    for (auto& out : got) threads.emplace_back([&run, &out] { run(out); });
-  }
-  EXPECT_THAT(got, ::testing::Each(want));
+  ExpectTheSameOnFourThreads(
+      kSize, [&](Matrix out) { MatmulTransposed(a.view(), b.view(), out); });
 }
 
 TEST(OneDnnVersionTest, IsAVersion) {
