@@ -49,7 +49,7 @@ bool Matches(absl::Span<const int64_t> shape, absl::Span<const int64_t> want) {
 Checkpoint::Checkpoint(Config config, Quantization quantization,
                        std::string source, std::vector<SafetensorsFile> files)
     : config_(std::move(config)),
-      quantization_(quantization),
+      quantization_(std::move(quantization)),
       source_(std::move(source)),
       files_(std::move(files)) {}
 
