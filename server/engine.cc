@@ -14,9 +14,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double SecondsSince(SteadyTime start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double Seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
 }
+
+double SecondsSince(SteadyTime start) { return Seconds(Clock::now() - start); }
 
 EngineRequest& RequestOf(const BatchSlice& slice) {
   return *static_cast<EngineRequest*>(slice.item);
@@ -161,9 +163,12 @@ void Engine::RunBatch(const Batch& batch) {
   }
   if (batch.slices.empty()) return;
   for (const BatchSlice& slice : batch.slices) {
-    if (slice.first > 0) continue;
-    metrics_->QueueWait(
-        std::chrono::duration<double>(start - slice.item->arrival()).count());
+    EngineRequest& request = RequestOf(slice);
+    if (slice.first == 0) {
+      request.waiting_since_ = request.arrival();
+      metrics_->QueueWait(Seconds(start - request.arrival()));
+    }
+    request.timing_.queued += start - request.waiting_since_;
   }
 
   // Keeps the model while requests finish.
@@ -174,7 +179,7 @@ void Engine::RunBatch(const Batch& batch) {
   const absl::Status computed =
       Compute(batch, RequestOf(batch.slices.front()), &result, &stats);
   const SteadyTime encode_start = Clock::now();
-  EncodeBatch(batch, computed, result);
+  EncodeBatch(batch, computed, result, encode_start);
   if (computed.ok() && layer.metrics != nullptr) {
     metrics_->BatchDone(stats, decode_seconds_, SecondsSince(encode_start),
                         batch.tokens,
@@ -219,7 +224,8 @@ absl::Status Engine::Compute(const Batch& batch, const EngineRequest& any,
     }
     row += slice.count;
   }
-  decode_seconds_ = SecondsSince(start);
+  decoded_ = Clock::now();
+  decode_seconds_ = Seconds(decoded_ - start);
 
   SteadyTime deadline = SteadyTime::min();
   for (const BatchSlice& slice : batch.slices) {
@@ -241,17 +247,18 @@ absl::Status Engine::Compute(const Batch& batch, const EngineRequest& any,
 }
 
 void Engine::EncodeBatch(const Batch& batch, const absl::Status& computed,
-                         const EngineResult& result) {
+                         const EngineResult& result, SteadyTime now) {
   // What was not computed, as the routing of a dense layer, has no rows.
   const auto rows_of = [](auto matrix, int64_t first, int64_t count) {
     return matrix.rows() > 0 ? matrix.Rows(first, count) : matrix;
   };
-  const SteadyTime now = Clock::now();
   int64_t row = 0;
   for (const BatchSlice& slice : batch.slices) {
     EngineRequest& request = RequestOf(slice);
     const int64_t first = row;
     row += slice.count;
+    request.timing_.computed += now - decoded_;
+    request.waiting_since_ = now;
     request.status_ = computed;
     if (!computed.ok()) continue;
     request.status_ = CheckWanted(request, now);

@@ -37,6 +37,12 @@ struct EngineResult {
   int64_t left_out = 0;
 };
 
+// Where the time of a request went, over all batches with rows of it.
+struct EngineTiming {
+  std::chrono::nanoseconds queued{0};    // admitted, and in no batch
+  std::chrono::nanoseconds computed{0};  // the layer, without moving rows
+};
+
 // A request on its way through the engine: what to run, and whom to tell.
 // The object belongs to whoever submits it and must live until Finish. `key`
 // and `tokens` are set by SetLayer and by the owner. A request with more tokens
@@ -58,6 +64,9 @@ class EngineRequest : public BatchItem {
   }
   const ServedLayer& layer() const { return layer_; }
   const FfnLayer& ffn() const { return *layer_.layer->ffn; }
+  // So far; in Encode, up to and with the batch of these rows. For the engine's
+  // thread.
+  const EngineTiming& timing() const { return timing_; }
 
   // Memory that the request and its answer take, to be bounded.
   int64_t bytes = 0;
@@ -79,6 +88,8 @@ class EngineRequest : public BatchItem {
   friend class Engine;
   ServedLayer layer_;
   absl::Status status_;  // of the parts that have run
+  EngineTiming timing_;
+  SteadyTime waiting_since_;  // in no batch since then
 };
 
 struct EngineOptions {
@@ -130,8 +141,9 @@ class Engine {
   void RunBatch(const Batch& batch);
   absl::Status Compute(const Batch& batch, const EngineRequest& any,
                        EngineResult* result, ForwardStats* stats);
+  // now: when the layer had run.
   void EncodeBatch(const Batch& batch, const absl::Status& computed,
-                   const EngineResult& result);
+                   const EngineResult& result, SteadyTime now);
   // Whether the experts of rows of the batch have all been run.
   absl::Status CheckExperts(const FfnLayer& ffn, int64_t first,
                             int64_t count) const;
@@ -148,7 +160,9 @@ class Engine {
   AlignedBuffer<float> output_;
   AlignedBuffer<int32_t> given_ids_;
   AlignedBuffer<float> given_weights_;
+  // Of the batch that runs.
   double decode_seconds_ = 0;
+  SteadyTime decoded_;
 
   std::atomic<int64_t> bytes_ = 0;
   std::atomic<double> tokens_per_second_ = 0;  // 0 = no batch yet

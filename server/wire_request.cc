@@ -1,18 +1,27 @@
 #include "server/wire_request.h"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "experts/base/status_macros.h"
+#include "google/protobuf/wire_format_lite.h"
 #include "server/grpc_status.h"
 
 namespace moe {
 namespace {
 
+using Wire = google::protobuf::internal::WireFormatLite;
+
 constexpr size_t kMaxRequestIdBytes = 128;
 // Of an answer, besides the bytes of its tensors.
 constexpr int64_t kMaxEnvelopeBytes = 1024;
+
+double Seconds(std::chrono::nanoseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 absl::Status NoSuchMessage(absl::string_view name) {
   return absl::InvalidArgumentError(
@@ -123,10 +132,8 @@ void WireRequest::DecodeRouting(int64_t first, MatrixView<int32_t> ids,
 
 void WireRequest::Encode(int64_t first, const EngineResult& rows) {
   if (first == 0) LayOut(answer_);
-  if (rows.left_out > 0) {
-    left_out_ += rows.left_out;
-    MarkLeftOut(left_out_, answer_);
-  }
+  left_out_ += rows.left_out;
+  Annotate(answer_);
   for (size_t i = 0; i < parts_.size(); ++i) {
     char* to = answer_.Row(i, first);
     switch (parts_[i]) {
@@ -160,26 +167,13 @@ void MoeWireRequest::LayOut(AnswerBytes& answer) const {
   if (!request_id_.empty()) {
     fields = FieldHead(kRequestIdField, request_id_.size()) + request_id_;
   }
-  if (MarksLeftOut()) {
-    constexpr int kFixed32 = 5;  // wire type
-    fields += static_cast<char>(
-        v1::ForwardResponse::kLeftOutExpertsFieldNumber << 3 | kFixed32);
-    fields.append(sizeof(uint32_t), '\0');
-  }
-  answer.Reserve(fields, plans, answer_field_);
+  answer.Reserve(fields + Annotations(), plans, answer_field_);
 }
 
-bool MoeWireRequest::MarksLeftOut() const {
-  return ffn().may_leave_out() && !key.route_only;
-}
-
-void MoeWireRequest::MarkLeftOut(int64_t experts, AnswerBytes& answer) const {
-  if (!MarksLeftOut()) return;
-  // Little-endian, whatever this machine is.
-  char* to = answer.FieldsEnd() - sizeof(uint32_t);
-  for (size_t i = 0; i < sizeof(uint32_t); ++i) {
-    to[i] = static_cast<char>(experts >> (8 * i) & 0xff);
-  }
+void MoeWireRequest::Annotate(AnswerBytes& answer) const {
+  const std::string annotations = Annotations();
+  std::copy(annotations.begin(), annotations.end(),
+            answer.FieldsEnd() - annotations.size());
 }
 
 absl::Status ForwardWireRequest::Prepare(const grpc::ByteBuffer& message,
@@ -244,6 +238,27 @@ int ForwardWireRequest::FieldOf(AnswerPart part) const {
     default:
       return v1::ForwardResponse::kOutputFieldNumber;
   }
+}
+
+std::string ForwardWireRequest::Annotations() const {
+  using Answer = v1::ForwardResponse;
+  using Timing = v1::ForwardTiming;
+  constexpr size_t kTagBytes = 1;
+  constexpr size_t kTimingBytes = 2 * (kTagBytes + sizeof(double));
+  constexpr size_t kLeftOutBytes = kTagBytes + sizeof(uint32_t);
+  std::array<uint8_t, kTimingBytes + kLeftOutBytes> values{};
+  // By hand, since protobuf leaves out what is 0.
+  uint8_t* end =
+      Wire::WriteDoubleToArray(Timing::kQueueSecondsFieldNumber,
+                               Seconds(timing().queued), values.data());
+  end = Wire::WriteDoubleToArray(Timing::kComputeSecondsFieldNumber,
+                                 Seconds(timing().computed), end);
+  if (ffn().may_leave_out()) {
+    end = Wire::WriteFixed32ToArray(Answer::kLeftOutExpertsFieldNumber,
+                                    static_cast<uint32_t>(left_out()), end);
+  }
+  return FieldHead(Answer::kTimingFieldNumber, kTimingBytes) +
+         std::string(values.data(), end);
 }
 
 grpc::ByteBuffer ForwardWireRequest::StreamError(const absl::Status& status,

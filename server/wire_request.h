@@ -77,10 +77,11 @@ class WireRequest : public EngineRequest {
 
   // Makes room in `answer` for all answer_parts(), in their order.
   virtual void LayOut(AnswerBytes& answer) const = 0;
-  // Notes how many experts have been left out so far, if protocol and layer
-  // have a place for it.
-  virtual void MarkLeftOut(int64_t /*experts*/, AnswerBytes& /*answer*/) const {
-  }
+  // Writes what only the engine can tell, timing() and left_out(), if the
+  // protocol has a place for it. With each part of the rows, after LayOut.
+  virtual void Annotate(AnswerBytes& /*answer*/) const {}
+  // Experts that have been left out so far.
+  int64_t left_out() const { return left_out_; }
   absl::Span<const AnswerPart> answer_parts() const { return parts_; }
   // Of a part: [tokens, columns].
   v1::DType DTypeOf(AnswerPart part) const;
@@ -106,9 +107,10 @@ class MoeWireRequest : public WireRequest {
   explicit MoeWireRequest(int answer_field) : answer_field_(answer_field) {}
 
   void LayOut(AnswerBytes& answer) const final;
-  void MarkLeftOut(int64_t experts, AnswerBytes& answer) const final;
-  // Whether answers have a field for experts that were left out.
-  bool MarksLeftOut() const;
+  void Annotate(AnswerBytes& answer) const final;
+  // Fields of the answer with what only the engine can tell: always as many
+  // bytes, for they are written again with each part of the rows.
+  virtual std::string Annotations() const { return ""; }
   // The field of the answer that holds a part.
   virtual int FieldOf(AnswerPart part) const = 0;
 
@@ -136,6 +138,7 @@ class ForwardWireRequest : public MoeWireRequest {
 
  private:
   int FieldOf(AnswerPart part) const override;
+  std::string Annotations() const override;
   absl::StatusOr<v1::DType> OutputDType(v1::DType asked) const;
 };
 

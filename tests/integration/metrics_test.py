@@ -4,7 +4,7 @@ import re
 import unittest
 
 import harness
-from harness import grpc
+from harness import TIMEOUT_SECONDS, grpc
 
 
 class MetricsTest(harness.DemoTest):
@@ -94,7 +94,7 @@ class MetricsTest(harness.DemoTest):
         request = self.request(tokens=5)
         before = self.total("moe_received_bytes_total", method="Forward")
         sent = self.total("moe_sent_bytes_total", method="Forward")
-        response = self.forward(request)
+        response = self.moe.Forward(request, timeout=TIMEOUT_SECONDS)
         self.assertEqual(
             self.total("moe_received_bytes_total", method="Forward") - before,
             request.ByteSize(),

@@ -202,7 +202,7 @@ class Cluster:
                 answer = harness.stub(channel).Forward(
                     request, timeout=TIMEOUT_SECONDS
                 )
-                requests.append((request, answer.SerializeToString()))
+                requests.append((request, harness.untimed(answer)))
         return requests
 
 
@@ -239,7 +239,7 @@ class Callers:
                 self.seconds.append(took)
                 if error is not None:
                     self.errors.append(f"{error.code().name}: {error.details()}")
-                elif answer.SerializeToString() == expected:
+                elif harness.untimed(answer) == expected:
                     self.answered += 1
                 else:
                     self.wrong += 1
@@ -303,7 +303,7 @@ class ShardsTest(unittest.TestCase):
                 answer = harness.stub(channel).Forward(
                     request, timeout=TIMEOUT_SECONDS
                 )
-                self.assertEqual(answer.SerializeToString(), expected)
+                self.assertEqual(harness.untimed(answer), expected)
         say(f"{len(requests)} batches, the same bytes")
 
     def test_replicas_that_die_lose_nothing(self):
@@ -333,10 +333,13 @@ class ShardsTest(unittest.TestCase):
             stub = harness.stub(channel)
             # An expert of each shard; shard 1 will go.
             firsts = range(0, NUM_EXPERTS, NUM_EXPERTS // SHARDS)
-            before = [
-                stub.Forward(given(e), timeout=TIMEOUT_SECONDS)
-                for e in firsts
-            ]
+
+            def forward(expert):
+                return harness.untimed(
+                    stub.Forward(given(expert), timeout=TIMEOUT_SECONDS)
+                )
+
+            before = [forward(e) for e in firsts]
             for r in range(REPLICAS):
                 cluster.shards[1, r].process.kill()
                 cluster.shards[1, r].process.wait()
@@ -344,7 +347,7 @@ class ShardsTest(unittest.TestCase):
             for _ in range(50):
                 began = time.monotonic()
                 with self.assertRaises(grpc.RpcError) as failed:
-                    stub.Forward(given(firsts[1]), timeout=TIMEOUT_SECONDS)
+                    forward(firsts[1])
                 slowest = max(slowest, time.monotonic() - began)
                 self.assertEqual(
                     failed.exception.code(), grpc.StatusCode.UNAVAILABLE
@@ -352,10 +355,7 @@ class ShardsTest(unittest.TestCase):
                 self.assertIn("shard s1", failed.exception.details())
                 for e, answer in zip(firsts, before):
                     if e != firsts[1]:
-                        self.assertEqual(
-                            stub.Forward(given(e), timeout=TIMEOUT_SECONDS),
-                            answer,
-                        )
+                        self.assertEqual(forward(e), answer)
             say(f"UNAVAILABLE within {1e3 * slowest:.1f} ms")
             if FULL:
                 self.assertLess(slowest, 0.05)
@@ -363,9 +363,7 @@ class ShardsTest(unittest.TestCase):
             began = time.monotonic()
             while True:
                 try:
-                    answer = stub.Forward(
-                        given(firsts[1]), timeout=TIMEOUT_SECONDS
-                    )
+                    answer = forward(firsts[1])
                     break
                 except grpc.RpcError:
                     self.assertLess(time.monotonic() - began, TIMEOUT_SECONDS)

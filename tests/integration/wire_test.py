@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 import unittest
 
 import harness
@@ -163,6 +164,15 @@ class ForwardTest(harness.DemoTest):
     def test_request_id_comes_back(self):
         answer = self.forward(self.request(request_id="batch 7"))
         self.assertEqual(answer.request_id, "batch 7")
+
+    def test_answers_say_where_the_time_went(self):
+        began = time.monotonic()
+        answer = self.moe.Forward(self.request(), timeout=TIMEOUT_SECONDS)
+        took = time.monotonic() - began
+        timing = answer.timing
+        self.assertGreaterEqual(timing.queue_seconds, 0)
+        self.assertGreater(timing.compute_seconds, 0)
+        self.assertLess(timing.queue_seconds + timing.compute_seconds, took)
 
 
 class ModelsTest(harness.DemoTest):

@@ -67,6 +67,8 @@ class TestRequest final : public EngineRequest {
   }
   const Answer& answer() const { return answer_; }
   int parts() const { return parts_; }
+  // As of each part.
+  const std::vector<EngineTiming>& timings() const { return timings_; }
 
   bool Cancelled() const override { return cancelled_; }
   void Decode(int64_t first, Matrix hidden_states) const override {
@@ -91,6 +93,7 @@ class TestRequest final : public EngineRequest {
   }
   void Encode(int64_t first, const EngineResult& rows) override {
     ++parts_;
+    timings_.push_back(timing());
     const auto append = [&](auto matrix, auto& to) {
       EXPECT_EQ(static_cast<int64_t>(to.size()), first * matrix.cols());
       for (int64_t r = 0; r < matrix.rows(); ++r) {
@@ -115,6 +118,7 @@ class TestRequest final : public EngineRequest {
   mutable absl::Notification let_go_;
   Answer answer_;
   int parts_ = 0;
+  std::vector<EngineTiming> timings_;
   absl::Status status_;
   absl::Notification done_;
 };
@@ -244,6 +248,43 @@ TEST_F(EngineTest, LargeRequestRunsInPartsWithTheSameAnswer) {
   const Answer got = Alone(*split);
   EXPECT_EQ(split->parts(), 7);
   ExpectSame(got, want);
+}
+
+TEST_F(EngineTest, TimingIsTheSumOverThePartsOfARequest) {
+  StartEngine({.batching = {.max_batch_tokens = 16}});
+  auto split = Make(1, 100);
+  const auto start = std::chrono::steady_clock::now();
+  Alone(*split);
+  const auto elapsed = std::chrono::steady_clock::now() - start;
+  const std::vector<EngineTiming>& timings = split->timings();
+  ASSERT_EQ(timings.size(), 7U);
+  EXPECT_GT(timings.front().computed.count(), 0);
+  for (size_t i = 1; i < timings.size(); ++i) {
+    EXPECT_GT(timings[i].computed, timings[i - 1].computed) << i;
+    EXPECT_GT(timings[i].queued, timings[i - 1].queued) << i;
+  }
+  EXPECT_LE(timings.back().queued + timings.back().computed, elapsed);
+}
+
+TEST_F(EngineTest, TimingTellsWaitingFromComputing) {
+  StartEngine();
+  auto blocker = OccupyEngine();
+  auto request = Make(0, 1);
+  MOE_ASSERT_OK(engine_->Submit(request.get()));
+  const auto waits = std::chrono::steady_clock::now();
+  auto cancelled = Make(0, 1);
+  cancelled->Cancel();
+  EXPECT_THAT(engine_->Submit(cancelled.get()),
+              StatusIs(absl::StatusCode::kCancelled, _));
+  const auto waited = std::chrono::steady_clock::now() - waits;
+  blocker->LetGo();
+  MOE_EXPECT_OK(request->Wait());
+  MOE_EXPECT_OK(blocker->Wait());
+  EXPECT_GE(request->timings().front().queued, waited);
+  // Held while its rows were read, which is neither.
+  const EngineTiming& held = blocker->timings().front();
+  EXPECT_GT(held.computed.count(), 0);
+  EXPECT_LT(held.computed, request->timings().front().queued);
 }
 
 TEST_F(EngineTest, RoutingsOfDifferentWidthDoNotMix) {

@@ -66,6 +66,18 @@ class MoeServiceTest : public ::testing::Test {
     return response.ok() ? response->output() : v1::Tensor();
   }
 
+  // start: when the request was sent.
+  static void ExpectTiming(const v1::ForwardResponse& response,
+                           SteadyTime start) {
+    const std::chrono::duration<double> elapsed =
+        std::chrono::steady_clock::now() - start;
+    EXPECT_GE(response.timing().queue_seconds(), 0);
+    EXPECT_GT(response.timing().compute_seconds(), 0);
+    EXPECT_LE(
+        response.timing().queue_seconds() + response.timing().compute_seconds(),
+        elapsed.count());
+  }
+
   std::unique_ptr<Server> server_;
   std::unique_ptr<Connection> connection_;
   std::unique_ptr<v1::MoeService::Stub> stub_;
@@ -120,6 +132,31 @@ TEST_F(MoeServiceTest, LargeRequestsAreSplitAndJoined) {
           << "row " << row;
     }
   }
+}
+
+TEST_F(MoeServiceTest, AnswersSayWhereTheTimeWent) {
+  ServerOptions options = DemoOptions();
+  options.max_batch_tokens = 7;
+  Start(options);
+  grpc::ClientContext context;
+  auto stream = stub_->ForwardStream(&context);
+  // None, in one batch, in several; routed and dense.
+  for (const int tokens : {0, 1, 40}) {
+    for (const int layer : {0, 2}) {
+      SCOPED_TRACE(absl::StrCat(tokens, " tokens, layer ", layer));
+      SteadyTime start = std::chrono::steady_clock::now();
+      MOE_ASSERT_OK_AND_ASSIGN(const v1::ForwardResponse response,
+                               connection_->Forward(Request(tokens, layer)));
+      ExpectTiming(response, start);
+      start = std::chrono::steady_clock::now();
+      ASSERT_TRUE(stream->Write(Request(tokens, layer)));
+      v1::ForwardStreamResponse answer;
+      ASSERT_TRUE(stream->Read(&answer));
+      ExpectTiming(answer.response(), start);
+    }
+  }
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
 }
 
 TEST_F(MoeServiceTest, RefusesAnswersThatFitNoMessage) {
@@ -181,6 +218,7 @@ TEST_F(MoeServiceTest, StreamSurvivesBadRequests) {
   EXPECT_THAT(answer.message(), HasSubstr("layer: want one of"));
   EXPECT_EQ(answer.response().request_id(), "bad");
   EXPECT_FALSE(answer.response().has_output());
+  EXPECT_FALSE(answer.response().has_timing());
   ASSERT_TRUE(stream->Read(&answer));
   EXPECT_EQ(answer.code(), 0);
   EXPECT_EQ(answer.response().request_id(), "good");
