@@ -87,9 +87,15 @@ absl::Status WriteOutput(const std::string& path,
 absl::Status PrintForward(const v1::ForwardResponse& response,
                           absl::Duration elapsed) {
   MOE_ASSIGN_OR_RETURN(const FloatMatrix output, ToFloats(response.output()));
-  absl::PrintF("output: %s [%d, %d] in %.3f ms\n",
+  absl::PrintF("output: %s [%d, %d] in %.3f ms",
                v1::DType_Name(response.output().dtype()), output.rows,
                output.cols, absl::ToDoubleMilliseconds(elapsed));
+  if (response.has_timing()) {
+    absl::PrintF(", queue %.3f ms, compute %.3f ms",
+                 1e3 * response.timing().queue_seconds(),
+                 1e3 * response.timing().compute_seconds());
+  }
+  absl::PrintF("\n");
   IdMatrix ids;
   FloatMatrix weights;
   if (response.has_expert_ids()) {

@@ -39,13 +39,14 @@ constexpr int64_t kPoolRows = 128;
 constexpr std::chrono::milliseconds kDefaultBackoff{10};
 
 // Times in buckets of 1% width.
-class LatencyHistogram {
+class TimeHistogram {
  public:
   void Add(double seconds) {
     const double bucket =
         std::log(std::max(seconds, kSmallest) / kSmallest) / std::log(kWidth);
     ++counts_[std::min(static_cast<size_t>(bucket), kBuckets - 1)];
     ++count_;
+    sum_ += seconds;
     max_ = std::max(max_, seconds);
   }
   // The time that the given share of all were within; 0 if there are none.
@@ -63,6 +64,9 @@ class LatencyHistogram {
     return max_;
   }
   double max() const { return max_; }
+  double mean() const {
+    return count_ > 0 ? sum_ / static_cast<double>(count_) : 0;
+  }
   int64_t count() const { return count_; }
 
  private:
@@ -71,6 +75,7 @@ class LatencyHistogram {
   static constexpr size_t kBuckets = 2200;  // up to an hour
   std::array<int64_t, kBuckets> counts_{};
   int64_t count_ = 0;
+  double sum_ = 0;
   double max_ = 0;
 };
 
@@ -78,19 +83,24 @@ class LatencyHistogram {
 struct Tally {
   int64_t requests = 0;  // answered, with or without an error
   int64_t tokens = 0;    // of those without
-  LatencyHistogram latency;
-  LatencyHistogram error_latency;
+  TimeHistogram latency;
+  TimeHistogram error_latency;
+  // Of those without an error whose answers say where the time went.
+  TimeHistogram queue;
+  TimeHistogram compute;
+  TimeHistogram overhead;                 // latency without both
+  TimeHistogram beyond_compute;           // latency without compute
   std::map<std::string, int64_t> errors;  // by code
   std::string first_error;
   int64_t wrong = 0;
   int64_t inexact = 0;  // right, but not the same bytes
 };
 
-std::string LatencyJson(const LatencyHistogram& latency) {
+std::string TimesJson(const TimeHistogram& times) {
   return absl::StrFormat(
-      R"({"p50": %.6g, "p90": %.6g, "p99": %.6g, "max": %.6g})",
-      latency.Quantile(0.5), latency.Quantile(0.9), latency.Quantile(0.99),
-      latency.max());
+      R"({"p50": %.6g, "p90": %.6g, "p99": %.6g, "max": %.6g, "mean": %.6g})",
+      times.Quantile(0.5), times.Quantile(0.9), times.Quantile(0.99),
+      times.max(), times.mean());
 }
 
 // One kind of request: a layer and an element type.
@@ -452,6 +462,7 @@ class LoadRun {
     if (code == grpc::StatusCode::OK) {
       tally_.tokens += request.asked.tokens;
       tally_.latency.Add(seconds);
+      if (response.has_timing()) RecordTiming(seconds, response.timing());
     } else {
       tally_.error_latency.Add(seconds);
       ++tally_.errors[absl::StatusCodeToString(
@@ -462,6 +473,15 @@ class LoadRun {
       stopping_ = true;
       stop_.Signal();
     }
+  }
+
+  void RecordTiming(double latency, const v1::ForwardTiming& timing)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const double beyond_compute = latency - timing.compute_seconds();
+    tally_.queue.Add(timing.queue_seconds());
+    tally_.compute.Add(timing.compute_seconds());
+    tally_.overhead.Add(beyond_compute - timing.queue_seconds());
+    tally_.beyond_compute.Add(beyond_compute);
   }
 
   void ShowProgress(double elapsed, bool terminal) const {
@@ -499,15 +519,26 @@ std::string ResultJson(const Tally& tally, double seconds) {
       tally.errors, ", ", [](std::string* out, const auto& error) {
         absl::StrAppendFormat(out, "\"%s\": %d", error.first, error.second);
       });
+  const std::string timing =
+      tally.queue.count() == 0
+          ? ""
+          : absl::StrFormat(
+                " \"queue_seconds\": %s,\n"
+                " \"compute_seconds\": %s,\n"
+                " \"overhead_seconds\": %s,\n"
+                " \"beyond_compute_seconds\": %s,\n",
+                TimesJson(tally.queue), TimesJson(tally.compute),
+                TimesJson(tally.overhead), TimesJson(tally.beyond_compute));
   return absl::StrFormat(
       "{\"requests\": %d, \"tokens_per_s\": %.6g, \"requests_per_s\": %.6g,\n"
       " \"seconds\": %.6g,\n"
       " \"latency_seconds\": %s,\n"
+      "%s"
       " \"error_latency_seconds\": %s,\n"
       " \"errors\": {%s}, \"wrong\": %d, \"inexact\": %d}\n",
       tally.requests, static_cast<double>(tally.tokens) / seconds,
       static_cast<double>(tally.requests) / seconds, seconds,
-      LatencyJson(tally.latency), LatencyJson(tally.error_latency), errors,
+      TimesJson(tally.latency), timing, TimesJson(tally.error_latency), errors,
       tally.wrong, tally.inexact);
 }
 
@@ -517,14 +548,18 @@ void PrintResult(const LoadRunOptions& options, const Tally& tally,
                tally.requests, seconds,
                static_cast<double>(tally.requests) / seconds,
                static_cast<double>(tally.tokens) / seconds);
-  const auto show = [](const char* what, const LatencyHistogram& latency) {
+  const auto show = [](const char* what, const TimeHistogram& times) {
+    if (times.count() == 0) return;
     absl::PrintF("%s: p50 %.3f ms, p90 %.3f ms, p99 %.3f ms, max %.3f ms\n",
-                 what, 1e3 * latency.Quantile(0.5), 1e3 * latency.Quantile(0.9),
-                 1e3 * latency.Quantile(0.99), 1e3 * latency.max());
+                 what, 1e3 * times.Quantile(0.5), 1e3 * times.Quantile(0.9),
+                 1e3 * times.Quantile(0.99), 1e3 * times.max());
   };
-  if (tally.latency.count() > 0) show("latency", tally.latency);
+  show("latency", tally.latency);
+  show("  queue", tally.queue);
+  show("  compute", tally.compute);
+  show("  overhead", tally.overhead);
+  show("latency of errors", tally.error_latency);
   if (tally.error_latency.count() > 0) {
-    show("latency of errors", tally.error_latency);
     for (const auto& [code, count] : tally.errors) {
       absl::PrintF("errors: %s %d\n", code, count);
     }

@@ -2,12 +2,19 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
+#include "moe/v1/moe.grpc.pb.h"
 #include "server/server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
@@ -16,6 +23,7 @@ namespace moe {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class TokenDistributionTest : public ::testing::Test {
  protected:
@@ -109,6 +117,7 @@ TEST_F(LoadTest, StreamsCheckAnswers) {
   options_.stream = true;
   MOE_ASSERT_OK_AND_ASSIGN(const bool right, RunLoadTest(options_));
   EXPECT_TRUE(right);
+  EXPECT_THAT(Json(), HasSubstr("\"compute_seconds\": {"));
   EXPECT_THAT(Json(), HasSubstr("\"requests\": 100,"));
 }
 
@@ -118,6 +127,78 @@ TEST_F(LoadTest, CountsErrorsByCode) {
   MOE_ASSERT_OK_AND_ASSIGN(const bool right, RunLoadTest(options_));
   EXPECT_TRUE(right);
   EXPECT_THAT(Json(), HasSubstr("\"errors\": {\"NOT_FOUND\": 100}"));
+}
+
+// Answers nothing but a timing, if it has one.
+class StubService final : public v1::MoeService::Service {
+ public:
+  explicit StubService(std::optional<v1::ForwardTiming> timing)
+      : timing_(std::move(timing)) {}
+
+  grpc::Status GetModel(grpc::ServerContext* /*context*/,
+                        const v1::GetModelRequest* /*request*/,
+                        v1::ModelInfo* info) override {
+    info->set_d_model(4);
+    info->set_max_request_tokens(100);
+    info->add_layers()->set_layer(0);
+    return grpc::Status::OK;
+  }
+  grpc::Status Forward(grpc::ServerContext* /*context*/,
+                       const v1::ForwardRequest* /*request*/,
+                       v1::ForwardResponse* response) override {
+    if (timing_.has_value()) *response->mutable_timing() = *timing_;
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::optional<v1::ForwardTiming> timing_;
+};
+
+class LoadTimingTest : public LoadTest {
+ protected:
+  void RunAgainst(const std::optional<v1::ForwardTiming>& timing) {
+    StubService service(timing);
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                             &port);
+    builder.RegisterService(&service);
+    const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+    options_.connection.address = absl::StrCat("127.0.0.1:", port);
+    options_.check = false;
+    ::testing::internal::CaptureStdout();
+    MOE_EXPECT_OK(RunLoadTest(options_));
+    text_ = ::testing::internal::GetCapturedStdout();
+  }
+
+  std::string text_;
+};
+
+TEST_F(LoadTimingTest, TellsWhatTheServerSpentFromTheRest) {
+  v1::ForwardTiming timing;
+  timing.set_queue_seconds(3e-9);
+  timing.set_compute_seconds(5e-9);
+  RunAgainst(timing);
+  for (const char* part :
+       {R"("queue_seconds": {"p50": 3e-09, "p90": 3e-09, "p99": 3e-09, )"
+        R"("max": 3e-09, "mean": 3e-09})",
+        R"("compute_seconds": {"p50": 5e-09, "p90": 5e-09, "p99": 5e-09, )"
+        R"("max": 5e-09, "mean": 5e-09})",
+        "\"overhead_seconds\": {", "\"beyond_compute_seconds\": {"}) {
+    EXPECT_THAT(Json(), HasSubstr(part));
+  }
+  for (const char* line : {"queue: p50", "compute: p50", "overhead: p50"}) {
+    EXPECT_THAT(text_, HasSubstr(line));
+  }
+}
+
+TEST_F(LoadTimingTest, ServersThatDoNotSayAreLeftOut) {
+  RunAgainst(std::nullopt);
+  EXPECT_THAT(Json(), HasSubstr("\"requests\": 100,"));
+  for (const char* word : {"queue", "compute", "overhead"}) {
+    EXPECT_THAT(Json(), Not(HasSubstr(word)));
+    EXPECT_THAT(text_, Not(HasSubstr(word)));
+  }
 }
 
 TEST_F(LoadTest, RefusesMoreTokensThanTheServerTakes) {
