@@ -57,118 +57,165 @@ int64_t BytesOf(const PackedMatrix& matrix) {
   return matrix.panels * matrix.layout.panel_bytes();
 }
 
+// The panels of a matrix of `panels` that belong to threads
+// [first_thread, first_thread + threads) of num_threads; data is not set.
+PackedMatrix SliceOf(const PackedLayout& layout, int64_t panels,
+                     int64_t first_thread, int64_t threads,
+                     int64_t num_threads) {
+  const int64_t units = (panels + kSlicePanels - 1) / kSlicePanels;
+  const auto panels_before = [&](int64_t thread) {
+    return std::min(units * thread / num_threads * kSlicePanels, panels);
+  };
+  const int64_t first = panels_before(first_thread);
+  return {.layout = layout,
+          .data = nullptr,
+          .panels = panels_before(first_thread + threads) - first,
+          .first_panel = first};
+}
+
 }  // namespace
 
 void ExpertWorkspace::Run(const ExpertSpec& spec,
                           absl::Span<const PackedExpert> experts,
                           const ExpertBatch& batch, Matrix out) {
-  const auto parallel_for = [this](auto tasks, auto fn) {
-    executor_->ParallelFor(tasks, fn);
+  const auto parallel_for = [this](auto ends, auto fn) {
+    executor_->ParallelFor(ends, fn);
   };
   runner_.Run(spec, experts, batch, parallel_for, out);
 }
 
 void ExpertWorkspace::Multiply(const PackedMatrix& matrix, const float* bias,
                                ConstMatrix x, Matrix out) {
-  const auto parallel_for = [this](auto tasks, auto fn) {
-    executor_->ParallelFor(tasks, fn);
+  const auto parallel_for = [this](auto ends, auto fn) {
+    executor_->ParallelFor(ends, fn);
   };
   runner_.Multiply(matrix, bias, x, parallel_for, out);
 }
 
 std::unique_ptr<LocalExpertShard> LocalExpertShard::Load(
     const ExpertSpec& spec, absl::Span<const StoredExpert> experts,
-    WeightFormat format, Executor& executor, ExpertWorkspace* workspace) {
-  std::unique_ptr<LocalExpertShard> shard(
-      new LocalExpertShard(spec, workspace));
+    WeightFormat format, ExpertWorkspace* workspace) {
+  std::unique_ptr<LocalExpertShard> shard(new LocalExpertShard(
+      spec, static_cast<int64_t>(experts.size()), workspace));
   shard->PlaceWeights(experts, format);
-  shard->PackWeights(experts, executor);
+  shard->PackWeights(experts);
   if (spec.has_bias) shard->PackBiases(experts);
   return shard;
 }
 
 void LocalExpertShard::PlaceWeights(absl::Span<const StoredExpert> experts,
                                     WeightFormat format) {
-  int64_t bytes = 0;
-  experts_.resize(experts.size());
-  for (size_t e = 0; e < experts.size(); ++e) {
-    const ExpertLayouts layouts = LayoutsOf(spec_, experts[e], format);
-    experts_[e].up.layout = layouts.up;
-    experts_[e].up.panels = layouts.up.panels() * up_matrices();
-    experts_[e].down.layout = layouts.down;
-    experts_[e].down.panels = layouts.down.panels();
-    bytes += BytesOf(experts_[e].up) + BytesOf(experts_[e].down);
+  std::vector<ExpertLayouts> layouts;
+  layouts.reserve(experts.size());
+  for (const StoredExpert& expert : experts) {
+    layouts.push_back(LayoutsOf(spec_, expert, format));
   }
-  const uint8_t* next = weights_.Grow(bytes + kPackedSlack);
-  for (PackedExpert& expert : experts_) {
-    for (PackedMatrix* matrix : {&expert.up, &expert.down}) {
-      matrix->data = next;
-      next += BytesOf(*matrix);
+  const Executor& executor = workspace_->executor();
+  const absl::Span<const int> node_threads = executor.node_threads();
+  weights_.resize(node_threads.size());
+  int64_t first_thread = 0;
+  for (size_t node = 0; node < node_threads.size(); ++node) {
+    const int64_t threads = node_threads[node];
+    const auto slice_of = [&](const PackedLayout& layout, int64_t panels) {
+      return SliceOf(layout, panels, first_thread, threads,
+                     executor.num_threads());
+    };
+    int64_t bytes = 0;
+    for (const ExpertLayouts& expert : layouts) {
+      PackedExpert slice;
+      slice.up = slice_of(expert.up, expert.up.panels() * up_matrices());
+      slice.down = slice_of(expert.down, expert.down.panels());
+      bytes += BytesOf(slice.up) + BytesOf(slice.down);
+      slices_.push_back(slice);
     }
+    const uint8_t* next = weights_[node].Grow(bytes + kPackedSlack);
+    for (size_t e = 0; e < experts.size(); ++e) {
+      PackedExpert& slice = slices_[node * experts.size() + e];
+      for (PackedMatrix* matrix : {&slice.up, &slice.down}) {
+        matrix->data = next;
+        next += BytesOf(*matrix);
+      }
+    }
+    first_thread += threads;
   }
 }
 
-void LocalExpertShard::PackWeights(absl::Span<const StoredExpert> experts,
-                                   Executor& executor) {
-  // Every kPanelsPerTask panels of a projection of an expert are a task.
+void LocalExpertShard::PackWeights(absl::Span<const StoredExpert> experts) {
+  // Every kPanelsPerTask panels of a projection in a slice are a task. Tasks
+  // come node by node: who first writes memory decides which node has it.
   struct Part {
     const StoredMatrix* from;
     const PackedMatrix* to;
-    int64_t first_panel;  // of `from`
-    int64_t step;         // its panel i is panel i * step + offset of `to`
+    AlignedBuffer<uint8_t>* memory;  // that `to` points into
+    int64_t first_panel;             // of `from`
+    int64_t end_panel;
+    int64_t step;  // its panel i is panel i * step + offset of the matrix
     int64_t offset;
   };
   std::vector<Part> parts;
+  std::vector<int64_t> ends;
   const auto add = [&](const StoredMatrix& from, const PackedMatrix& to,
-                       int64_t step, int64_t offset) {
-    for (int64_t p = 0; p < to.layout.panels(); p += kPanelsPerTask) {
-      parts.push_back({&from, &to, p, step, offset});
+                       AlignedBuffer<uint8_t>& memory, int64_t step,
+                       int64_t offset) {
+    const int64_t end = (to.first_panel + to.panels) / step;
+    for (int64_t p = to.first_panel / step; p < end; p += kPanelsPerTask) {
+      parts.push_back({&from, &to, &memory, p,
+                       std::min(p + kPanelsPerTask, end), step, offset});
     }
   };
   const int64_t step = up_matrices();
-  for (size_t e = 0; e < experts.size(); ++e) {
-    const PackedExpert& packed = experts_[e];
-    if (spec_.gated) {
-      add(experts[e].Weights(Projection::kGate), packed.up, step, 0);
+  for (size_t node = 0; node < weights_.size(); ++node) {
+    AlignedBuffer<uint8_t>& memory = weights_[node];
+    for (size_t e = 0; e < experts.size(); ++e) {
+      const PackedExpert& slice = slices_[node * experts.size() + e];
+      if (spec_.gated) {
+        add(experts[e].Weights(Projection::kGate), slice.up, memory, step, 0);
+      }
+      add(experts[e].Weights(Projection::kUp), slice.up, memory, step,
+          step - 1);
+      add(experts[e].Weights(Projection::kDown), slice.down, memory, 1, 0);
     }
-    add(experts[e].Weights(Projection::kUp), packed.up, step, step - 1);
-    add(experts[e].Weights(Projection::kDown), packed.down, 1, 0);
+    ends.push_back(static_cast<int64_t>(parts.size()));
   }
-  executor.ParallelFor(static_cast<int64_t>(parts.size()), [&](int64_t i, int) {
+  const auto pack = [&](int64_t i, int) {
     const Part& part = parts[static_cast<size_t>(i)];
-    const PackedLayout& layout = part.to->layout;
-    const int64_t end =
-        std::min(part.first_panel + kPanelsPerTask, layout.panels());
-    for (int64_t p = part.first_panel; p < end; ++p) {
-      const int64_t at =
-          part.to->Panel(p * part.step + part.offset) - weights_.data();
-      PackStoredPanel(layout, *part.from, p, weights_.data() + at);
+    for (int64_t p = part.first_panel; p < part.end_panel; ++p) {
+      const int64_t panel = p * part.step + part.offset - part.to->first_panel;
+      uint8_t* memory = part.memory->data();
+      const int64_t at = part.to->Panel(panel) - memory;
+      PackStoredPanel(part.to->layout, *part.from, p, memory + at);
     }
-  });
+  };
+  workspace_->executor().ParallelFor(ends, pack, Executor::TakeOthers::kNever);
 }
 
 void LocalExpertShard::PackBiases(absl::Span<const StoredExpert> experts) {
   int64_t floats = 0;
-  for (const PackedExpert& expert : experts_) {
-    floats += (expert.up.panels + expert.down.panels) * kPanelWidth;
+  for (const PackedExpert& slice : slices_) {
+    floats += (slice.up.panels + slice.down.panels) * kPanelWidth;
   }
   float* next = biases_.Grow(floats);
   for (size_t e = 0; e < experts.size(); ++e) {
     const StoredExpert& stored = experts[e];
-    experts_[e].up_bias = next;
+    const float* up = next;
     next = spec_.gated ? PackBias({stored.Bias(Projection::kGate),
                                    stored.Bias(Projection::kUp)},
                                   next)
                        : PackBias({stored.Bias(Projection::kUp)}, next);
-    experts_[e].down_bias = next;
+    const float* down = next;
     next = PackBias({stored.Bias(Projection::kDown)}, next);
+    for (size_t s = e; s < slices_.size(); s += experts.size()) {
+      PackedExpert& slice = slices_[s];
+      slice.up_bias = up + slice.up.first_panel * kPanelWidth;
+      slice.down_bias = down + slice.down.first_panel * kPanelWidth;
+    }
   }
 }
 
 WeightsBytes LocalExpertShard::weights() const {
   WeightsBytes bytes;
-  for (const PackedExpert& expert : experts_) {
-    for (const PackedMatrix* matrix : {&expert.up, &expert.down}) {
+  for (const PackedExpert& slice : slices_) {
+    for (const PackedMatrix* matrix : {&slice.up, &slice.down}) {
       bytes[matrix->layout.format] += BytesOf(*matrix);
     }
   }
@@ -180,7 +227,7 @@ absl::Status LocalExpertShard::Forward(const ExpertBatch& batch, Matrix out) {
   MOE_DCHECK(static_cast<int64_t>(batch.offsets.size()) == num_experts() + 1);
   MOE_DCHECK(out.rows() == static_cast<int64_t>(batch.rows.size()) &&
              out.cols() == spec_.d_model);
-  workspace_->Run(spec_, experts_, batch, out);
+  workspace_->Run(spec_, slices_, batch, out);
   return absl::OkStatus();
 }
 

@@ -1,4 +1,7 @@
-// The experts of one layer in this process' memory.
+// The experts of one layer in this process' memory. On a machine with several
+// NUMA nodes each holds a slice of every expert, as large as its part of the
+// threads, and its threads compute that slice: all nodes' memory is read at
+// once, whichever experts a batch needs.
 
 #pragma once
 
@@ -44,44 +47,42 @@ class ExpertWorkspace {
 
 class LocalExpertShard final : public ExpertShard {
  public:
-  // Packs the weights of all experts, on the threads of `executor`.
+  // Packs the weights of all experts, on the threads of the workspace.
   //
   // experts:   needed during the call only. Requires: shapes that fit `spec`.
   // workspace: must outlive the shard.
   static std::unique_ptr<LocalExpertShard> Load(
       const ExpertSpec& spec, absl::Span<const StoredExpert> experts,
-      WeightFormat format, Executor& executor, ExpertWorkspace* workspace);
+      WeightFormat format, ExpertWorkspace* workspace);
 
   const ExpertSpec& spec() const override { return spec_; }
-  int64_t num_experts() const override {
-    return static_cast<int64_t>(experts_.size());
-  }
+  int64_t num_experts() const override { return num_experts_; }
   WeightsBytes weights() const override;
   int64_t weights_bytes() const { return weights().total(); }
-  // The memory of all packed weights.
-  absl::Span<const uint8_t> packed() const {
-    return {weights_.data(), static_cast<size_t>(weights_.size())};
-  }
+  // The memory of the packed weights: of each NUMA node.
+  absl::Span<const AlignedBuffer<uint8_t>> packed() const { return weights_; }
 
   absl::Status Forward(const ExpertBatch& batch, Matrix out) override;
 
  private:
-  LocalExpertShard(const ExpertSpec& spec, ExpertWorkspace* workspace)
-      : spec_(spec), workspace_(workspace) {}
+  LocalExpertShard(const ExpertSpec& spec, int64_t num_experts,
+                   ExpertWorkspace* workspace)
+      : spec_(spec), num_experts_(num_experts), workspace_(workspace) {}
 
   // Matrices whose panels alternate in PackedExpert::up.
   int64_t up_matrices() const { return spec_.gated ? 2 : 1; }
-  // Decides the layouts, and where in one buffer each matrix lies.
+  // Decides the layouts, and where in its node's buffer each slice lies.
   void PlaceWeights(absl::Span<const StoredExpert> experts,
                     WeightFormat format);
-  void PackWeights(absl::Span<const StoredExpert> experts, Executor& executor);
+  void PackWeights(absl::Span<const StoredExpert> experts);
   void PackBiases(absl::Span<const StoredExpert> experts);
 
   const ExpertSpec spec_;
+  const int64_t num_experts_;
   ExpertWorkspace* const workspace_;
-  AlignedBuffer<uint8_t> weights_;
+  std::vector<AlignedBuffer<uint8_t>> weights_;  // [nodes]
   AlignedBuffer<float> biases_;
-  std::vector<PackedExpert> experts_;  // pointing into the buffers
+  std::vector<PackedExpert> slices_;  // [nodes][experts], into the buffers
 };
 
 }  // namespace moe

@@ -78,8 +78,8 @@ class Assembler {
       shard =
           OneDnnExpertShard::Load(set.expert, experts, &workspace_.executor());
     } else {
-      shard = LocalExpertShard::Load(
-          set.expert, experts, options_.weight_format, executor_, &workspace_);
+      shard = LocalExpertShard::Load(set.expert, experts,
+                                     options_.weight_format, &workspace_);
     }
     weights_ += shard->weights();
     loaded_(experts);

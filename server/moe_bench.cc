@@ -47,6 +47,8 @@ ABSL_FLAG(std::vector<std::string>, tokens,
 ABSL_FLAG(int, num_compute_threads, 0,
           "Threads that compute; 0 = what CPU affinity and cgroup quota "
           "allow.");
+ABSL_FLAG(bool, numa, true,
+          "Place weights and threads by NUMA node, if there are several.");
 ABSL_FLAG(std::string, isa, "",
           "Kernels to measure, as AVX2; empty = the best for this CPU.");
 ABSL_FLAG(absl::Duration, cell_time, absl::Seconds(2),
@@ -220,7 +222,8 @@ class Bench {
  public:
   explicit Bench(const Options& options)
       : options_(options),
-        executor_(options.num_threads),
+        executor_(options.num_threads,
+                  absl::GetFlag(FLAGS_numa) ? DetectNumaNodes() : NumaNodes{}),
         workspace_(&executor_, *options.kernels),
         expert_(options.spec) {}
 
@@ -235,8 +238,8 @@ class Bench {
     std::vector<std::unique_ptr<LocalExpertShard>> layers;
     int64_t bytes = 0;
     do {
-      layers.push_back(LocalExpertShard::Load(options_.spec, experts, format,
-                                              executor_, &workspace_));
+      layers.push_back(
+          LocalExpertShard::Load(options_.spec, experts, format, &workspace_));
       bytes += layers.back()->weights_bytes();
     } while (bytes < options_.cold_bytes);
     return layers;
@@ -250,7 +253,9 @@ class Bench {
         static_cast<double>(options_.num_experts);
     return MeasureCell(
         format, tokens, expert_bytes,
-        [&] { return layers[next % layers.size()]->packed(); },
+        [&]() -> const LocalExpertShard& {
+          return *layers[next % layers.size()];
+        },
         [&](const ExpertBatch& batch, Matrix out) {
           layers[next++ % layers.size()]->Forward(batch, out).IgnoreError();
         });
@@ -278,7 +283,8 @@ class Bench {
     const double expert_bytes = static_cast<double>(onednn.weights().total()) /
                                 static_cast<double>(options_.num_experts);
     return MeasureCell(
-        format, tokens, expert_bytes, [&] { return layers.front()->packed(); },
+        format, tokens, expert_bytes,
+        [&]() -> const LocalExpertShard& { return *layers.front(); },
         [&](const ExpertBatch& batch, Matrix out) {
           onednn.Forward(batch, out).IgnoreError();
         });
@@ -292,7 +298,7 @@ class Bench {
     const std::vector<float> x = Gaussian(kRows * d_model, 1.0F, 7);
     const auto run = [&](WeightFormat f) {
       const auto shard = LocalExpertShard::Load(
-          options_.spec, {expert_.stored()}, f, executor_, &workspace_);
+          options_.spec, {expert_.stored()}, f, &workspace_);
       std::vector<int32_t> rows(kRows);
       std::iota(rows.begin(), rows.end(), 0);
       const std::vector<int32_t> offsets = {0, kRows};
@@ -326,12 +332,19 @@ class Bench {
   // What the machine can do at this moment, reading the weights themselves:
   // bandwidth depends on where memory lies, and both rates on the moment where
   // clocks change or a host is shared.
-  MachineRates MeasureMachineNow(absl::Span<const uint8_t> memory) {
+  MachineRates MeasureMachineNow(const LocalExpertShard& weights) {
     constexpr int kRounds = 16;
+    std::vector<absl::Span<const uint8_t>> shares;
+    size_t node = 0;
+    for (const auto& memory : weights.packed()) {
+      const auto of_node =
+          SharesOf({memory.data(), static_cast<size_t>(memory.size())},
+                   executor_.node_threads()[node++]);
+      shares.insert(shares.end(), of_node.begin(), of_node.end());
+    }
     const MachineRates now = MeasureMachine(
-        *options_.kernels, memory.data(), static_cast<int64_t>(memory.size()),
-        executor_.num_threads(),
-        [this](auto tasks, auto fn) { executor_.ParallelFor(tasks, fn); },
+        *options_.kernels, shares,
+        [this](auto ends, auto fn) { executor_.ParallelFor(ends, fn); },
         kRounds);
     best_.read_gb_per_s = std::max(best_.read_gb_per_s, now.read_gb_per_s);
     best_.peak_gflop_per_s =
@@ -339,10 +352,10 @@ class Bench {
     return now;
   }
 
-  // memory() gives weights to measure the bandwidth with.
-  template <typename Memory, typename Run>
+  // weights() gives those to measure the bandwidth with.
+  template <typename Weights, typename Run>
   Cell MeasureCell(WeightFormat format, int64_t tokens, double expert_bytes,
-                   const Memory& memory, const Run& run) {
+                   const Weights& weights, const Run& run) {
     const ExpertSpec& spec = options_.spec;
     const std::vector<float> x = Gaussian(tokens * spec.d_model, 1.0F, 11);
     const ConstMatrix hidden_states(x.data(), tokens, spec.d_model);
@@ -361,7 +374,7 @@ class Bench {
     const auto begin = Clock::now();
     for (int i = 0; i < 8 || SecondsSince(begin) < options_.cell_seconds; ++i) {
       if (SecondsSince(begin) >= next_measurement) {
-        const MachineRates now = MeasureMachineNow(memory());
+        const MachineRates now = MeasureMachineNow(weights());
         reads.push_back(now.read_gb_per_s);
         peaks.push_back(now.peak_gflop_per_s);
         next_measurement = SecondsSince(begin) + kSecondsBetweenMeasurements;

@@ -147,6 +147,9 @@ ABSL_FLAG(absl::Duration, repository_poll, absl::ZeroDuration(),
 ABSL_FLAG(int, num_compute_threads, 0,
           "Threads that compute; 0 = what CPU affinity and cgroup quota "
           "allow.");
+ABSL_FLAG(bool, numa, true,
+          "On several NUMA nodes: give each a slice of every expert, and "
+          "threads bound to it that compute that slice.");
 ABSL_FLAG(absl::Duration, drain_delay, absl::ZeroDuration(),
           "After SIGTERM: time between NOT_SERVING and turning work away.");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
@@ -241,6 +244,7 @@ absl::StatusOr<ServerOptions> OptionsFromFlags() {
   options.admin_token_file = absl::GetFlag(FLAGS_admin_token_file);
   options.repository_poll = absl::GetFlag(FLAGS_repository_poll);
   options.num_compute_threads = absl::GetFlag(FLAGS_num_compute_threads);
+  options.numa = absl::GetFlag(FLAGS_numa);
   options.drain_delay = absl::GetFlag(FLAGS_drain_delay);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   return options;

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/status_macros.h"
@@ -111,7 +112,8 @@ Server::Server(const ServerOptions& options)
     : options_(options),
       cpu_limits_(DetectCpuLimits()),
       memory_limit_(DetectMemoryLimit()),
-      executor_(ComputeThreads(options, cpu_limits_)),
+      executor_(ComputeThreads(options, cpu_limits_),
+                options.numa ? DetectNumaNodes() : NumaNodes{}),
       expert_workspace_(&executor_, options.deterministic
                                         ? DeterministicKernels()
                                         : BestKernels()),
@@ -154,10 +156,15 @@ Server::Server(const ServerOptions& options)
 
 void Server::LogSetUp() const {
   LogInfo(absl::StrFormat(
-      "moe-server %s (%s): kernels for %s, oneDNN %s, %d compute threads "
+      "moe-server %s (%s): kernels for %s, oneDNN %s, %d compute threads%s "
       "(affinity %d CPUs, cgroup quota %s)",
       kVersion, kCommit, expert_workspace_.kernels().isa, OneDnnVersion(),
-      executor_.num_threads(), cpu_limits_.affinity_cpus,
+      executor_.num_threads(),
+      executor_.node_threads().size() > 1
+          ? absl::StrCat(" on NUMA nodes (",
+                         absl::StrJoin(executor_.node_threads(), " + "), ")")
+          : "",
+      cpu_limits_.affinity_cpus,
       cpu_limits_.quota_cpus.has_value()
           ? absl::StrCat(*cpu_limits_.quota_cpus, " CPUs")
           : "none"));
@@ -245,13 +252,19 @@ void Server::Measure() {
       std::min(std::clamp(4 * cache, int64_t{64} << 20, int64_t{512} << 20),
                memory_limit_ / 8);
   AlignedBuffer<uint8_t> memory(bytes);
-  std::fill_n(memory.data(), bytes, uint8_t{1});
+  // Written by those who read it, so that it is near to them.
+  const int64_t part = bytes / executor_.num_threads();
+  executor_.ParallelFor(executor_.num_threads(), [&](int64_t i, int) {
+    std::fill_n(memory.data() + i * part, part, uint8_t{1});
+  });
+  const auto shares = SharesOf(
+      {memory.data(), static_cast<size_t>(part) *
+                          static_cast<size_t>(executor_.num_threads())},
+      executor_.num_threads());
   constexpr int kRounds = 16;
   const MachineRates rates = MeasureMachine(
-      expert_workspace_.kernels(), memory.data(), bytes,
-      executor_.num_threads(),
-      [this](auto tasks, auto fn) { executor_.ParallelFor(tasks, fn); },
-      kRounds);
+      expert_workspace_.kernels(), shares,
+      [this](auto ends, auto fn) { executor_.ParallelFor(ends, fn); }, kRounds);
   metrics_.SetMachine(rates);
   LogInfo(
       absl::StrFormat("this machine reads %.1f GB/s and computes %.0f "

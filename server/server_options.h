@@ -100,6 +100,8 @@ struct ServerOptions {
   absl::Duration repository_poll = absl::ZeroDuration();
 
   int num_compute_threads = 0;  // 0 = what affinity and cgroup quota allow
+  // Whether weights and threads are placed by NUMA node.
+  bool numa = true;
   // Of rows between a front and its shards: F32 or BF16.
   v1::DType shard_wire_dtype = v1::F32;
 

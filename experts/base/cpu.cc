@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "experts/base/cgroups.h"
 
@@ -55,19 +57,53 @@ std::optional<double> CgroupLimit(
   return limit;
 }
 
-int AffinityCpus() {
-  // The mask may be larger than cpu_set_t on big machines: ask with growing
-  // sizes.
-  for (int cpus = 1024; cpus <= (1 << 20); cpus *= 2) {
-    cpu_set_t* set = CPU_ALLOC(cpus);
-    if (set == nullptr) return 1;
-    const size_t size = CPU_ALLOC_SIZE(cpus);
-    const bool ok = sched_getaffinity(0, size, set) == 0;
-    const int count = ok ? CPU_COUNT_S(size, set) : 0;
-    CPU_FREE(set);
-    if (ok) return std::max(count, 1);
+// A mask for CPUs [0, cpus), empty: big machines have more than a plain
+// cpu_set_t holds.
+class CpuMask {
+ public:
+  explicit CpuMask(int cpus) : cpus_(cpus), set_(CPU_ALLOC(cpus)) {
+    CPU_ZERO_S(bytes(), get());
   }
-  return 1;
+  int cpus() const { return cpus_; }
+  size_t bytes() const { return CPU_ALLOC_SIZE(cpus_); }
+  cpu_set_t* get() const { return set_.get(); }
+
+ private:
+  struct Free {
+    void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+  };
+  int cpus_;
+  std::unique_ptr<cpu_set_t, Free> set_;
+};
+
+// The affinity mask of the calling thread, in order.
+std::vector<int> AffinityCpus() {
+  for (int cpus = 1024; cpus <= (1 << 20); cpus *= 2) {
+    const CpuMask mask(cpus);
+    if (sched_getaffinity(0, mask.bytes(), mask.get()) != 0) continue;
+    std::vector<int> allowed;
+    for (int cpu = 0; cpu < cpus; ++cpu) {
+      if (CPU_ISSET_S(cpu, mask.bytes(), mask.get())) allowed.push_back(cpu);
+    }
+    return allowed;
+  }
+  return {};
+}
+
+// The numbers of a list of ranges, as "0-3,8"; up to where it is none.
+std::vector<int> NumbersOf(std::istream&& list) {
+  constexpr int kMost = 1 << 20;
+  std::vector<int> numbers;
+  int first = 0;
+  while (list >> first) {
+    int last = first;
+    if (list.peek() == '-' && !(list.ignore() >> last)) break;
+    if (first < 0 || last > kMost) break;
+    for (int i = first; i <= last; ++i) numbers.push_back(i);
+    if (list.peek() != ',') break;
+    list.ignore();
+  }
+  return numbers;
 }
 
 }  // namespace
@@ -81,8 +117,38 @@ int CpuLimits::threads() const {
 }
 
 CpuLimits DetectCpuLimits(const std::string& root) {
-  return CpuLimits{.affinity_cpus = AffinityCpus(),
+  const auto cpus = static_cast<int>(AffinityCpus().size());
+  return CpuLimits{.affinity_cpus = std::max(cpus, 1),
                    .quota_cpus = CgroupLimit(root, "cpu", QuotaOf)};
+}
+
+NumaNodes DetectNumaNodes(const std::string& root) {
+  std::vector<int> left = AffinityCpus();
+  NumaNodes nodes;
+  const std::string folder = root + "/sys/devices/system/node/";
+  for (const int node : NumbersOf(std::ifstream(folder + "online"))) {
+    const std::vector<int> of_node = NumbersOf(
+        std::ifstream(folder + "node" + std::to_string(node) + "/cpulist"));
+    std::vector<int> cpus;
+    std::erase_if(left, [&](int cpu) {
+      const bool here =
+          std::find(of_node.begin(), of_node.end(), cpu) != of_node.end();
+      if (here) cpus.push_back(cpu);
+      return here;
+    });
+    if (!cpus.empty()) nodes.push_back(std::move(cpus));
+  }
+  if (nodes.empty()) nodes.emplace_back();
+  nodes.front().insert(nodes.front().end(), left.begin(), left.end());
+  return nodes;
+}
+
+void BindThisThread(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
+  const CpuMask mask(*std::max_element(cpus.begin(), cpus.end()) + 1);
+  for (const int cpu : cpus) CPU_SET_S(cpu, mask.bytes(), mask.get());
+  // A wish.
+  static_cast<void>(sched_setaffinity(0, mask.bytes(), mask.get()));
 }
 
 int64_t DetectMemoryLimit(const std::string& root) {

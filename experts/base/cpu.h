@@ -1,11 +1,12 @@
-// How many threads and how much memory this process may really use: CPU
-// affinity and the limits of its cgroup, never what the host has.
+// What this process may really use: the CPUs of its affinity mask and where
+// they are, and the limits of its cgroup; never what the host has.
 
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace moe {
 
@@ -24,6 +25,18 @@ struct CpuLimits {
 // paths, for tests. A file that is missing or unreadable counts as "no limit";
 // never fails.
 CpuLimits DetectCpuLimits(const std::string& root = "");
+
+// The CPUs of each NUMA node.
+using NumaNodes = std::vector<std::vector<int>>;
+
+// The CPUs in the affinity mask of the calling thread by the node that they
+// belong to, nodes without any left out: one node where the system knows of
+// none. `root` as above.
+NumaNodes DetectNumaNodes(const std::string& root = "");
+
+// Makes the calling thread run on these CPUs only; where that is not allowed,
+// it goes on as it was.
+void BindThisThread(const std::vector<int>& cpus);
 
 // Bytes of memory that the calling process may have: the smallest limit of its
 // cgroups (v1 or v2), or all that the machine has. `root` as above.

@@ -85,13 +85,28 @@ void FillRates(Kernels& kernels) {
   HWY_DYNAMIC_DISPATCH(FillRatesOfTarget)(kernels);
 }
 
-MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
-                            int64_t bytes, int num_threads,
+std::vector<absl::Span<const uint8_t>> SharesOf(
+    absl::Span<const uint8_t> memory, int num_threads) {
+  constexpr size_t kPage = 4096;
+  const auto threads = static_cast<size_t>(num_threads);
+  const size_t share = memory.size() / threads / kPage * kPage;
+  std::vector<absl::Span<const uint8_t>> shares(threads, memory);
+  if (share > 0) {
+    for (size_t i = 0; i < threads; ++i) {
+      shares[i] = memory.subspan(i * share, share);
+    }
+  }
+  return shares;
+}
+
+MachineRates MeasureMachine(const Kernels& kernels,
+                            absl::Span<const absl::Span<const uint8_t>> memory,
                             ParallelFor parallel_for, int rounds) {
+  const auto num_threads = static_cast<int64_t>(memory.size());
+  const int64_t ends[] = {num_threads};
   const auto seconds_of = [&](auto task_fn) {
     const auto start = std::chrono::steady_clock::now();
-    parallel_for(num_threads,
-                 [&](int64_t task, int /*worker*/) { task_fn(task); });
+    parallel_for(ends, [&](int64_t task, int /*worker*/) { task_fn(task); });
     return std::chrono::duration<double>(std::chrono::steady_clock::now() -
                                          start)
         .count();
@@ -105,9 +120,9 @@ MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
     return work *
            static_cast<int64_t>(std::clamp(kRoundSeconds / seconds, 2.0, 8.0));
   };
-  // Of little memory, all threads read the whole.
-  const int64_t stride = bytes / num_threads / 4096 * 4096;
-  const int64_t slice = stride > 0 ? stride : bytes / 512 * 512;
+  size_t least = memory.front().size();
+  for (const auto& share : memory) least = std::min(least, share.size());
+  const auto slice = static_cast<int64_t>(least / 512 * 512);
   int64_t steps = 1024;
   int64_t part = std::min<int64_t>(slice, 1 << 20);
   int64_t offset = 0;
@@ -121,7 +136,7 @@ MachineRates MeasureMachine(const Kernels& kernels, const uint8_t* memory,
                                           kernels.flops_per_step / fma * 1e-9);
     steps = grown(steps, fma);
     const double read = seconds_of([&](int64_t task) {
-      sink = kernels.read(memory + task * stride + offset, part);
+      sink = kernels.read(memory[task].data() + offset, part);
     });
     // A short round may have read what a cache still held.
     if (read >= kRoundSeconds / 2 || part == slice) {

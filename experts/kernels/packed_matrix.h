@@ -72,15 +72,18 @@ struct PackedLayout {
   int64_t bytes() const { return panels() * panel_bytes(); }
 };
 
-// A packed matrix somewhere in memory. The first gate_proj panel of a gated
-// expert is followed by the first up_proj panel, then the second of each, and
-// so on: one matrix with twice the panels of its layout.
+// A packed matrix somewhere in memory, or adjacent panels of one. The first
+// gate_proj panel of a gated expert is followed by the first up_proj panel,
+// then the second of each, and so on: one matrix with twice the panels of its
+// layout.
 struct PackedMatrix {
   PackedLayout layout;
   // Aligned to 64 bytes for best speed; kPackedSlack bytes must follow.
   const uint8_t* data = nullptr;
   int64_t panels = 0;
+  int64_t first_panel = 0;  // of the matrix: where data begins
 
+  // panel: from where data begins.
   const uint8_t* Panel(int64_t panel) const {
     return data + panel * layout.panel_bytes();
   }

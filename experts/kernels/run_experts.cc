@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "experts/base/check.h"
 
@@ -9,7 +10,7 @@ namespace moe {
 namespace {
 
 // A unit is the panels that a task multiplies between two activations.
-constexpr int64_t kUnitPanels = kMaxPanelsAtOnce;
+constexpr int64_t kUnitPanels = kSlicePanels;
 // Rows of a task, in strips: what its activations take of the L2 cache.
 constexpr int64_t kBlockStrips = 16;
 constexpr int64_t kBlockRows = kBlockStrips * kMaxStripRows;
@@ -124,40 +125,68 @@ void ExpertRunner::CutRows(absl::Span<const int32_t> offsets,
   phase.row_floats = RoundUp(phase.row_floats, kPanelWidth);
 }
 
-void ExpertRunner::CutTasks(int64_t units, const Phase& phase, Tasks& tasks) {
+void ExpertRunner::CutTasks(absl::Span<const int64_t> units, const Phase& phase,
+                            Tasks& tasks) {
   const auto num_experts = static_cast<int64_t>(phase.strips.size());
+  const auto num_nodes = static_cast<int64_t>(units.size());
+  const int64_t all_units =
+      std::accumulate(units.begin(), units.end(), int64_t{0});
   int64_t total = 0;
   for (const Strips& strips : phase.strips) {
-    if (strips.count > 0) total += units * (strips.NumRows() + kReadRows);
+    if (strips.count > 0) total += all_units * (strips.NumRows() + kReadRows);
   }
   const int64_t wanted = total / (num_threads_ * kTasksPerThread);
-  tasks.first.resize(num_experts + 1);
-  tasks.units.resize(num_experts);
-  for (int64_t e = 0; e < num_experts; ++e) {
-    const Strips& strips = phase.strips[e];
-    const int64_t cost_of_unit =
-        std::min(strips.NumRows(), kBlockStrips * (strips.short_rows + 1)) +
-        kReadRows;
-    tasks.units[e] = std::clamp<int64_t>(wanted / cost_of_unit, 1, units);
-    tasks.first[e + 1] =
-        tasks.first[e] + strips.Blocks() * CeilDiv(units, tasks.units[e]);
+  tasks.first.resize(num_nodes * num_experts + 1);
+  tasks.units.resize(num_nodes * num_experts);
+  tasks.ends.resize(num_nodes);
+  int64_t slice = 0;
+  for (int64_t node = 0; node < num_nodes; ++node) {
+    // A node may have nothing of a small matrix.
+    const int64_t most = std::max<int64_t>(units[node], 1);
+    for (const Strips& strips : phase.strips) {
+      const int64_t cost_of_unit =
+          std::min(strips.NumRows(), kBlockStrips * (strips.short_rows + 1)) +
+          kReadRows;
+      tasks.units[slice] = std::clamp<int64_t>(wanted / cost_of_unit, 1, most);
+      tasks.first[slice + 1] =
+          tasks.first[slice] +
+          strips.Blocks() * CeilDiv(units[node], tasks.units[slice]);
+      ++slice;
+    }
+    tasks.ends[node] = tasks.first[slice];
+  }
+}
+
+void ExpertRunner::CountUnits(absl::Span<const PackedExpert> slices,
+                              int64_t num_experts,
+                              PackedMatrix PackedExpert::*matrix) {
+  const auto num_slices = static_cast<int64_t>(slices.size());
+  units_.resize(num_slices / num_experts);
+  for (int64_t first = 0; first < num_slices; first += num_experts) {
+    units_[first / num_experts] =
+        CeilDiv((slices[first].*matrix).panels, kUnitPanels);
   }
 }
 
 ExpertRunner::Task ExpertRunner::TaskAt(const Phase& phase, const Tasks& tasks,
-                                        int64_t units, int64_t task) const {
+                                        absl::Span<const int64_t> units,
+                                        int64_t task) const {
   const auto next =
       std::upper_bound(tasks.first.begin(), tasks.first.end(), task);
-  const int64_t e = next - tasks.first.begin() - 1;
+  const int64_t slice = next - tasks.first.begin() - 1;
+  const auto num_experts = static_cast<int64_t>(phase.strips.size());
+  const int64_t e = slice % num_experts;
   const Strips& strips = phase.strips[e];
-  const int64_t index = task - tasks.first[e];
+  const int64_t index = task - tasks.first[slice];
   // The blocks of rows that share panels come one after the other.
-  const int64_t first_unit = index / strips.Blocks() * tasks.units[e];
+  const int64_t first_unit = index / strips.Blocks() * tasks.units[slice];
   const int64_t first_strip = index % strips.Blocks() * kBlockStrips;
   return {
+      .slice = slice,
       .expert = e,
       .first_unit = first_unit,
-      .end_unit = std::min(first_unit + tasks.units[e], units),
+      .end_unit =
+          std::min(first_unit + tasks.units[slice], units[slice / num_experts]),
       .first_strip = first_strip,
       .end_strip = std::min(first_strip + kBlockStrips, strips.count),
   };
@@ -190,9 +219,10 @@ void ExpertRunner::PackStrips(Phase& phase, MatrixOf matrix_of, RowOf row_of,
   }
   if (to_pack == 0) return;
   float* packed = phase.packed.Grow(rows * phase.row_floats);
-  CutTasks(/*units=*/1, phase, pack_tasks_);
-  parallel_for(pack_tasks_.first.back(), [&](int64_t index, int /*worker*/) {
-    const Task task = TaskAt(phase, pack_tasks_, /*units=*/1, index);
+  constexpr int64_t kWhole[] = {1};
+  CutTasks(kWhole, phase, pack_tasks_);
+  parallel_for(pack_tasks_.ends, [&](int64_t index, int /*worker*/) {
+    const Task task = TaskAt(phase, pack_tasks_, kWhole, index);
     const Strips& strips = phase.strips[task.expert];
     const PackedLayout& layout = matrix_of(task.expert).layout;
     for (int64_t s = task.first_strip; s < task.end_strip; ++s) {
@@ -347,12 +377,13 @@ void ExpertRunner::RunUp(const PackedExpert& expert, const Task& task,
     for (int64_t panel = first_panel; panel < end_panel; panel += kUnitPanels) {
       const int64_t count = std::min(kUnitPanels, end_panel - panel);
       const int64_t outputs = count / per_output;
+      const int64_t first_output = (expert.up.first_panel + panel) / per_output;
       for (int64_t s = task.first_strip; s < task.end_strip; ++s) {
         const int64_t begin = strips.Begin(s);
         const int64_t rows = strips.Rows(s);
         kernels_.activate(spec_.activation, spec_.gated, outputs, rows, tile);
         for (int64_t p = 0; p < outputs; ++p) {
-          const int64_t column = (panel / per_output + p) * kPanelWidth;
+          const int64_t column = (first_output + p) * kPanelWidth;
           const int64_t columns = std::min(kPanelWidth, spec_.d_ff - column);
           for (int64_t r = 0; r < rows; ++r) {
             float* row = inner_.data() + (begin + r) * inner_stride_ + column;
@@ -390,7 +421,8 @@ void ExpertRunner::RunDown(const PackedExpert& expert, const Task& task,
         for (int64_t r = 0; r < rows; ++r) {
           float* row = out.Row(begin + r);
           for (int64_t p = 0; p < count; ++p) {
-            const int64_t column = (panel + p) * kPanelWidth;
+            const int64_t column =
+                (expert.down.first_panel + panel + p) * kPanelWidth;
             std::copy_n(tile + (p * rows + r) * kPanelWidth,
                         std::min(kPanelWidth, spec_.d_model - column),
                         row + column);
@@ -407,9 +439,12 @@ void ExpertRunner::Run(const ExpertSpec& spec,
                        const ExpertBatch& batch, ParallelFor parallel_for,
                        Matrix out) {
   spec_ = spec;
-  MOE_DCHECK(experts.size() + 1 == batch.offsets.size());
   MOE_DCHECK(batch.hidden_states.cols() == spec_.d_model);
   if (experts.empty()) return;
+  const auto num_experts = static_cast<int64_t>(batch.offsets.size()) - 1;
+  MOE_DCHECK(num_experts > 0 &&
+             static_cast<int64_t>(experts.size()) % num_experts == 0);
+  // All slices of an expert have its layout.
   const auto up_of = [&](int64_t e) -> const PackedMatrix& {
     return experts[e].up;
   };
@@ -426,24 +461,22 @@ void ExpertRunner::Run(const ExpertSpec& spec,
       [&](int64_t i) { return batch.hidden_states.Row(batch.rows[i]); },
       batch.input_scales.empty() ? nullptr : batch.input_scales.data(),
       /*padding=*/0, parallel_for);
-  const int64_t up_units = CeilDiv(
-      CeilDiv(spec_.d_ff, kPanelWidth) * (spec_.gated ? 2 : 1), kUnitPanels);
-  CutTasks(up_units, up_, tasks_);
-  parallel_for(tasks_.first.back(), [&](int64_t index, int worker) {
-    const Task task = TaskAt(up_, tasks_, up_units, index);
-    RunUp(experts[task.expert], task, worker);
+  CountUnits(experts, num_experts, &PackedExpert::up);
+  CutTasks(units_, up_, tasks_);
+  parallel_for(tasks_.ends, [&](int64_t index, int worker) {
+    const Task task = TaskAt(up_, tasks_, units_, index);
+    RunUp(experts[task.slice], task, worker);
   });
 
   PackStrips(
       down_, down_of,
       [&](int64_t i) { return inner_.data() + i * inner_stride_; },
       /*scales=*/nullptr, /*padding=*/inner_stride_ - spec_.d_ff, parallel_for);
-  const int64_t down_units =
-      CeilDiv(CeilDiv(spec_.d_model, kPanelWidth), kUnitPanels);
-  CutTasks(down_units, down_, tasks_);
-  parallel_for(tasks_.first.back(), [&](int64_t index, int worker) {
-    const Task task = TaskAt(down_, tasks_, down_units, index);
-    RunDown(experts[task.expert], task, worker, out);
+  CountUnits(experts, num_experts, &PackedExpert::down);
+  CutTasks(units_, down_, tasks_);
+  parallel_for(tasks_.ends, [&](int64_t index, int worker) {
+    const Task task = TaskAt(down_, tasks_, units_, index);
+    RunDown(experts[task.slice], task, worker, out);
   });
 }
 
@@ -460,11 +493,11 @@ void ExpertRunner::Multiply(const PackedMatrix& matrix, const float* bias,
   PackStrips(
       down_, down_of, [&](int64_t i) { return x.Row(i); }, /*scales=*/nullptr,
       /*padding=*/0, parallel_for);
-  const int64_t units = CeilDiv(matrix.panels, kUnitPanels);
-  CutTasks(units, down_, tasks_);
   const PackedExpert expert{.up = {}, .down = matrix, .down_bias = bias};
-  parallel_for(tasks_.first.back(), [&](int64_t index, int worker) {
-    RunDown(expert, TaskAt(down_, tasks_, units, index), worker, out);
+  CountUnits({&expert, 1}, /*num_experts=*/1, &PackedExpert::down);
+  CutTasks(units_, down_, tasks_);
+  parallel_for(tasks_.ends, [&](int64_t index, int worker) {
+    RunDown(expert, TaskAt(down_, tasks_, units_, index), worker, out);
   });
 }
 

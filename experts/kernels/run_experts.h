@@ -18,21 +18,28 @@
 
 namespace moe {
 
-// One expert; the memory belongs to the caller.
+// One expert, or a slice of one: of both matrices the panels that one NUMA node
+// holds. The memory belongs to the caller.
 struct PackedExpert {
   // [d_ff, d_model]; gated: the panels of gate_proj and up_proj in turn, of the
   // same layout.
   PackedMatrix up;
   PackedMatrix down;  // [d_model, d_ff]
   // [panels * 16] in the order of the panels, zero beyond the outputs; null =
-  // none.
+  // none. A slice has those of its panels.
   const float* up_bias = nullptr;
   const float* down_bias = nullptr;
 };
 
-// Executor::ParallelFor, or anything that keeps its promises.
-using ParallelFor = absl::FunctionRef<void(
-    int64_t num_tasks, absl::FunctionRef<void(int64_t task, int worker)> fn)>;
+// Executor::ParallelFor, or anything that keeps its promises: the tasks before
+// ends[0] are those of the first NUMA node, and so on; one end says that tasks
+// belong to none.
+using ParallelFor =
+    absl::FunctionRef<void(absl::Span<const int64_t> ends,
+                           absl::FunctionRef<void(int64_t task, int worker)>)>;
+
+// Slices begin at multiples of this many panels.
+inline constexpr int64_t kSlicePanels = kMaxPanelsAtOnce;
 
 // Owns the scratch memory for Run.
 //
@@ -46,7 +53,9 @@ class ExpertRunner {
   // assignment i. The bytes of out[i] depend on that row and its expert alone.
   //
   // spec:     of the experts; may differ from one Run to the next.
-  // experts:  as many as batch.offsets says.
+  // experts:  as many as batch.offsets says, or slices of them,
+  // [nodes][experts]:
+  //           those of a node begin with the same panels and have as many.
   // out:      [assignments, d_model], overwritten.
   // parallel_for: runs fn(task, worker) with workers below num_threads.
   // Requires: a consistent batch; matrices of the shapes in `spec`.
@@ -86,13 +95,15 @@ class ExpertRunner {
     int64_t row_floats = 0;  // of a row in `packed`, at most
     AlignedBuffer<float> packed;
   };
-  // Expert e has the tasks [first[e], first[e + 1]), of `units` units of panels
-  // times kBlockStrips strips each.
+  // Slice s has the tasks [first[s], first[s + 1]), of units[s] units of panels
+  // times kBlockStrips strips each; node n has the tasks before ends[n].
   struct Tasks {
     std::vector<int64_t> first;
     std::vector<int64_t> units;
+    std::vector<int64_t> ends;
   };
   struct Task {
+    int64_t slice;
     int64_t expert;
     int64_t first_unit;
     int64_t end_unit;
@@ -104,9 +115,14 @@ class ExpertRunner {
 
   void CutRows(absl::Span<const int32_t> offsets, MatrixOf matrix_of,
                Phase& phase);
-  void CutTasks(int64_t units, const Phase& phase, Tasks& tasks);
-  Task TaskAt(const Phase& phase, const Tasks& tasks, int64_t units,
-              int64_t task) const;
+  // units: of each node's slices.
+  void CutTasks(absl::Span<const int64_t> units, const Phase& phase,
+                Tasks& tasks);
+  Task TaskAt(const Phase& phase, const Tasks& tasks,
+              absl::Span<const int64_t> units, int64_t task) const;
+  // Sets units_ for the slices that begin with `first`, num_experts to a node.
+  void CountUnits(absl::Span<const PackedExpert> slices, int64_t num_experts,
+                  PackedMatrix PackedExpert::*matrix);
   // Makes the strips of a phase.
   //
   // scales:  of the rows, or null
@@ -133,6 +149,7 @@ class ExpertRunner {
   Phase down_;
   Tasks pack_tasks_;
   Tasks tasks_;
+  std::vector<int64_t> units_;  // [nodes]
   int64_t inner_stride_ = 0;
   AlignedBuffer<float> inner_;    // [assignments][inner_stride_]
   AlignedBuffer<float> scratch_;  // [num_threads][kScratch]

@@ -55,9 +55,8 @@ std::vector<float> Ffn(const std::vector<float>& down,
   expert.weights[static_cast<int>(Projection::kDown)] = down;
   Executor executor(1);
   ExpertWorkspace workspace(&executor);
-  const auto shard =
-      LocalExpertShard::Load(kSpec, StoreExperts(kSpec, {expert}),
-                             WeightFormat::kF32, executor, &workspace);
+  const auto shard = LocalExpertShard::Load(
+      kSpec, StoreExperts(kSpec, {expert}), WeightFormat::kF32, &workspace);
   const std::vector<int32_t> offsets = {0, 1};
   const std::vector<int32_t> rows = {0};
   std::vector<float> y(3);

@@ -88,12 +88,11 @@ struct TestBatch {
 class TestShard {
  public:
   TestShard(const ExpertSpec& spec, const std::vector<ReferenceExpert>& experts,
-            int num_threads = 1)
-      : executor_(num_threads),
+            int num_threads = 1, const NumaNodes& nodes = {})
+      : executor_(num_threads, nodes),
         workspace_(&executor_),
         shard_(LocalExpertShard::Load(spec, StoreExperts(spec, experts),
-                                      WeightFormat::kF32, executor_,
-                                      &workspace_)) {}
+                                      WeightFormat::kF32, &workspace_)) {}
 
   std::vector<float> Forward(const TestBatch& batch) {
     std::vector<float> out(
@@ -213,6 +212,30 @@ TEST(LocalExpertShardBlocksTest, NumberOfThreadsDoesNotChangeTheBytes) {
   }
 }
 
+TEST(LocalExpertShardBlocksTest, NumaNodesDoNotChangeTheBytes) {
+  // Whatever CPUs there are: where a node has none of its own, it shares one.
+  const std::vector<int> cpus = DetectNumaNodes("/nonexistent").front();
+  const NumaNodes two = {{cpus.front()}, {cpus.back()}};
+  const NumaNodes three = {{cpus.front()}, {cpus.back()}, {cpus.front()}};
+  const ExpertSpec small = {.d_model = 8, .d_ff = 5, .activation = {}};
+  ExpertSpec classic = kWideSpec;
+  classic.gated = false;
+  for (const ExpertSpec& spec : {kWideSpec, classic, small}) {
+    const auto experts = RandomExperts(spec, 3);
+    const TestBatch batch(spec, {70, 0, 1});
+    TestShard alone(spec, experts);
+    const std::vector<float> want = alone.Forward(batch);
+    for (const auto& [num_threads, nodes] :
+         std::vector<std::pair<int, NumaNodes>>{
+             {2, two}, {3, two}, {3, three}, {8, three}}) {
+      TestShard shard(spec, experts, num_threads, nodes);
+      EXPECT_EQ(shard.Forward(batch), want);
+      EXPECT_EQ(shard.shard().packed().size(), nodes.size());
+      EXPECT_EQ(shard.shard().weights_bytes(), alone.shard().weights_bytes());
+    }
+  }
+}
+
 TEST(LocalExpertShardRowsTest, NoRowsTouchNothing) {
   const ExpertSpec spec = {.d_model = 8, .d_ff = 5, .activation = {}};
   TestShard shard(spec, RandomExperts(spec, 3));
@@ -254,7 +277,7 @@ TEST(LocalExpertShardWorkspaceTest, SeveralShardsShareOne) {
   ExpertWorkspace workspace(&executor);
   const auto load = [&](const ExpertSpec& spec, const auto& experts) {
     return LocalExpertShard::Load(spec, StoreExperts(spec, experts),
-                                  WeightFormat::kAuto, executor, &workspace);
+                                  WeightFormat::kAuto, &workspace);
   };
   const auto first = load(small, small_experts);
   const auto second = load(large, large_experts);

@@ -30,8 +30,7 @@ class PartialExpertShardTest : public ::testing::Test {
     const std::vector<StoredExpert> all = StoreExperts(spec_, experts_);
     std::vector<StoredExpert> some;
     for (const int32_t id : ids) some.push_back(all[static_cast<size_t>(id)]);
-    return LocalExpertShard::Load(spec_, some, WeightFormat::kF32, executor_,
-                                  &workspace_);
+    return LocalExpertShard::Load(spec_, some, WeightFormat::kF32, &workspace_);
   }
 
   // counts: rows of each expert

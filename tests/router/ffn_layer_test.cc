@@ -103,8 +103,7 @@ class TestLayer {
   std::unique_ptr<LocalExpertShard> Load(
       const ExpertSpec& spec, absl::Span<const ReferenceExpert> experts) {
     return LocalExpertShard::Load(spec, StoreExperts(spec, experts),
-                                  WeightFormat::kF32, executor_,
-                                  &expert_workspace_);
+                                  WeightFormat::kF32, &expert_workspace_);
   }
 
   FfnLayerParts Parts(const ReferenceMoe& moe) {

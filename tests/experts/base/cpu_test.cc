@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,92 @@ TEST(CpuLimitsThreadsTest, IsTheSmallerOfAffinityAndQuotaRoundedUp) {
   EXPECT_EQ((CpuLimits{.affinity_cpus = 8, .quota_cpus = 2.5}.threads()), 3);
   EXPECT_EQ((CpuLimits{.affinity_cpus = 2, .quota_cpus = 64}.threads()), 2);
   EXPECT_EQ((CpuLimits{.affinity_cpus = 8, .quota_cpus = 0.1}.threads()), 1);
+}
+
+// A and B stand for the first two CPUs that this process may use.
+struct NumaCase {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> files;
+  std::vector<std::vector<char>> want;  // where A and B are
+};
+
+class NumaNodesTest : public ::testing::TestWithParam<NumaCase> {};
+
+TEST_P(NumaNodesTest, AreWhatTheSystemLists) {
+  const std::string root = ::testing::TempDir() + "/numa_" + GetParam().name;
+  const std::vector<int> cpus = DetectNumaNodes("/nonexistent").front();
+  if (cpus.size() < 2) GTEST_SKIP() << "needs two CPUs";
+  for (const auto& [name, text] : GetParam().files) {
+    const std::string path = root + "/sys/devices/system/node/" + name;
+    std::filesystem::create_directories(
+        std::filesystem::path(path).parent_path());
+    std::ofstream file(path);
+    for (const char c : text) {
+      if (c == 'A' || c == 'B') {
+        file << cpus[static_cast<size_t>(c - 'A')];
+      } else {
+        file << c;
+      }
+    }
+  }
+  std::vector<std::vector<char>> got;
+  for (const auto& node : DetectNumaNodes(root)) {
+    got.emplace_back();
+    for (const int cpu : node) {
+      if (cpu == cpus[0]) got.back().push_back('A');
+      if (cpu == cpus[1]) got.back().push_back('B');
+    }
+  }
+  EXPECT_EQ(got, GetParam().want);
+  std::filesystem::remove_all(root);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, NumaNodesTest,
+    ::testing::Values(NumaCase{"NothingMounted", {}, {{'A', 'B'}}},
+                      NumaCase{"One",
+                               {{"online", "0\n"}, {"node0/cpulist", "A,B\n"}},
+                               {{'A', 'B'}}},
+                      NumaCase{"Two",
+                               {{"online", "0-1\n"},
+                                {"node0/cpulist", "B\n"},
+                                {"node1/cpulist", "A\n"}},
+                               {{'B'}, {'A'}}},
+                      NumaCase{"NumbersMayHaveGaps",
+                               {{"online", "0,7\n"},
+                                {"node0/cpulist", "A\n"},
+                                {"node7/cpulist", "B\n"}},
+                               {{'A'}, {'B'}}},
+                      NumaCase{"NodesOfMemoryAloneDoNotCount",
+                               {{"online", "0-2\n"},
+                                {"node0/cpulist", "A\n"},
+                                {"node1/cpulist", "\n"},
+                                {"node2/cpulist", "B\n"}},
+                               {{'A'}, {'B'}}},
+                      NumaCase{"NodesOfOtherCpusDoNotCount",
+                               {{"online", "0-1\n"},
+                                {"node0/cpulist", "100000-100003,100009\n"},
+                                {"node1/cpulist", "A-B\n"}},
+                               {{'A', 'B'}}},
+                      NumaCase{"CpusOfNoNodeGoToTheFirst",
+                               {{"online", "0-1\n"}, {"node1/cpulist", "B\n"}},
+                               {{'B', 'A'}}},
+                      NumaCase{"Garbage",
+                               {{"online", "0-1,-3-x\n"},
+                                {"node0/cpulist", "9-\n"},
+                                {"node1/cpulist", "?"}},
+                               {{'A', 'B'}}}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(BindThisThreadTest, LeavesTheThreadTheseCpus) {
+  const std::vector<int> all = DetectNumaNodes("/nonexistent").front();
+  std::thread([&all] {
+    BindThisThread({all.back()});
+    EXPECT_EQ(DetectNumaNodes("/nonexistent"), NumaNodes{{all.back()}});
+    BindThisThread({1 << 19});  // There is none: nothing changes.
+    BindThisThread({});
+    EXPECT_EQ(DetectNumaNodes("/nonexistent"), NumaNodes{{all.back()}});
+  }).join();
 }
 
 TEST(MemoryLimitTest, IsTheSmallestOnTheWayUp) {

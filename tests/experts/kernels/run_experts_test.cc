@@ -23,14 +23,16 @@ namespace moe {
 namespace {
 
 // Runs tasks one after the other, as worker 0.
-void Serial(int64_t num_tasks, absl::FunctionRef<void(int64_t, int)> fn) {
-  for (int64_t task = 0; task < num_tasks; ++task) fn(task, 0);
+void Serial(absl::Span<const int64_t> ends,
+            absl::FunctionRef<void(int64_t, int)> fn) {
+  for (int64_t task = 0; task < ends.back(); ++task) fn(task, 0);
 }
 
 // Runs tasks from the last one to the first on kThreads threads.
 constexpr int kThreads = 3;
-void Threaded(int64_t num_tasks, absl::FunctionRef<void(int64_t, int)> fn) {
-  std::atomic<int64_t> left{num_tasks};
+void Threaded(absl::Span<const int64_t> ends,
+              absl::FunctionRef<void(int64_t, int)> fn) {
+  std::atomic<int64_t> left{ends.back()};
   std::vector<std::thread> threads;
   for (int worker = 0; worker < kThreads; ++worker) {
     threads.emplace_back([&, worker] {
@@ -267,6 +269,55 @@ TEST_P(RunExpertsFormatTest, BytesDoNotDependOnThreadsOrCompany) {
       EXPECT_TRUE(
           SameBytes(RowsOf(serial, spec.d_model, row),
                     RunOnce(kernels, spec, {&experts[e], 1}, one.batch)));
+    }
+  }
+}
+
+// The panels [first, end) of a matrix.
+PackedMatrix SliceOf(const PackedMatrix& matrix, int64_t first, int64_t end) {
+  return {.layout = matrix.layout,
+          .data = matrix.Panel(first),
+          .panels = end - first,
+          .first_panel = first};
+}
+
+TEST_P(RunExpertsFormatTest, SlicesGiveTheBytesOfTheWhole) {
+  const ExpertSpec spec = Spec(160, 200, /*has_bias=*/true);
+  constexpr int kExperts = 3;
+  std::vector<std::unique_ptr<TestExpert>> owned;
+  std::vector<PackedExpert> experts;
+  for (int e = 0; e < kExperts; ++e) {
+    owned.push_back(std::make_unique<TestExpert>(spec, GetParam(), e + 10));
+    experts.push_back(owned.back()->packed);
+  }
+  // Of 26 panels and of 10: two nodes have some, and one of three has none of
+  // the second matrix.
+  const std::vector<std::vector<int64_t>> up_cuts = {{0, 12, 26},
+                                                     {0, 4, 16, 26}};
+  const std::vector<std::vector<int64_t>> down_cuts = {{0, 4, 10},
+                                                       {0, 0, 8, 10}};
+  const auto hidden = RandomFloats(120 * spec.d_model, 1.0F, 97);
+  const TestBatch batch(hidden, spec.d_model, {1, 0, 119});
+  for (const Kernels* kernels : AllKernels()) {
+    SCOPED_TRACE(std::string(kernels->isa));
+    const auto whole = RunOnce(*kernels, spec, experts, batch.batch);
+    for (size_t cuts = 0; cuts < up_cuts.size(); ++cuts) {
+      const std::vector<int64_t>& up = up_cuts[cuts];
+      const std::vector<int64_t>& down = down_cuts[cuts];
+      std::vector<PackedExpert> slices;
+      for (size_t node = 0; node + 1 < up.size(); ++node) {
+        for (const PackedExpert& expert : experts) {
+          slices.push_back(
+              {.up = SliceOf(expert.up, up[node], up[node + 1]),
+               .down = SliceOf(expert.down, down[node], down[node + 1]),
+               .up_bias = expert.up_bias + up[node] * kPanelWidth,
+               .down_bias = expert.down_bias + down[node] * kPanelWidth});
+        }
+      }
+      EXPECT_TRUE(
+          SameBytes(whole, RunOnce(*kernels, spec, slices, batch.batch)));
+      EXPECT_TRUE(SameBytes(
+          whole, RunOnce(*kernels, spec, slices, batch.batch, Threaded)));
     }
   }
 }
@@ -585,14 +636,42 @@ TEST(ExpertRunnerTest, AllocatesNothingOnceWarm) {
   EXPECT_EQ(bytes_after, bytes_before);
 }
 
+TEST(ExpertRunnerTest, TasksOfANodeAreThoseOfItsSlices) {
+  const ExpertSpec spec = Spec(128, 96);
+  const TestExpert a(spec, WeightFormat::kF32, 8);
+  const TestExpert b(spec, WeightFormat::kF32, 9);
+  std::vector<PackedExpert> slices;
+  for (const int64_t node : {0, 1}) {
+    for (const TestExpert* expert : {&a, &b}) {
+      slices.push_back(
+          {.up = SliceOf(expert->packed.up, node * 8, node == 0 ? 8 : 12),
+           .down = SliceOf(expert->packed.down, node * 4, node * 4 + 4)});
+    }
+  }
+  ExpertRunner runner(BestKernels(), 2);
+  const auto hidden = RandomFloats(2 * spec.d_model, 1.0F, 92);
+  const TestBatch batch(hidden, spec.d_model, {1, 1});
+  std::vector<float> out(2 * spec.d_model);
+  // Of a row each, a task is a unit of panels.
+  std::vector<std::vector<int64_t>> asked;
+  const auto note = [&](absl::Span<const int64_t> ends,
+                        absl::FunctionRef<void(int64_t, int)> fn) {
+    if (ends.size() > 1) asked.emplace_back(ends.begin(), ends.end());
+    Serial(ends, fn);
+  };
+  runner.Run(spec, slices, batch.batch, note,
+             Matrix(out.data(), 2, spec.d_model));
+  EXPECT_EQ(asked, (std::vector<std::vector<int64_t>>{{4, 6}, {2, 4}}));
+}
+
 TEST(ExpertRunnerTest, ZeroExpertsAndZeroRowsDoNothing) {
   const ExpertSpec spec = Spec(16, 16);
   const TestExpert expert(spec, WeightFormat::kF32, 8);
   ExpertRunner runner(BestKernels(), 1);
   int64_t tasks = 0;
-  const auto count = [&](int64_t num_tasks,
+  const auto count = [&](absl::Span<const int64_t> ends,
                          absl::FunctionRef<void(int64_t, int)> /*fn*/) {
-    tasks += num_tasks;
+    tasks += ends.back();
   };
   ExpertBatch batch;
   batch.hidden_states = ConstMatrix(nullptr, 0, 16);
