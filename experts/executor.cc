@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <numeric>
+#include <optional>
 
 #include "absl/container/fixed_array.h"
 #include "experts/base/check.h"
@@ -38,24 +38,21 @@ std::vector<int> ShareThreads(int num_threads, const NumaNodes& nodes) {
   return threads;
 }
 
-}  // namespace
-
-// The arena, and where its threads are.
-class Executor::Threads : public tbb::task_scheduler_observer {
+// Binds the workers of an arena to the CPUs of their nodes.
+class NodeBinder final : public tbb::task_scheduler_observer {
  public:
-  Threads(int num_threads, absl::Span<const int> node_threads,
-          const NumaNodes& nodes)
-      : Threads(std::make_unique<tbb::task_arena>(num_threads), node_threads,
-                nodes) {}
-  ~Threads() override { observe(false); }
-
-  tbb::task_arena& arena() { return *arena_; }
-
-  // Of the calling thread. Whoever calls ParallelFor may be anywhere.
-  size_t NodeHere() const {
-    const auto cpu = static_cast<size_t>(std::max(sched_getcpu(), 0));
-    return cpu < node_of_cpu_.size() ? node_of_cpu_[cpu] : 0;
+  NodeBinder(tbb::task_arena& arena, const NumaNodes& nodes,
+             absl::Span<const int> node_threads)
+      : tbb::task_scheduler_observer(arena), nodes_(nodes) {
+    for (size_t node = 0; node < nodes.size(); ++node) {
+      node_of_worker_.insert(node_of_worker_.end(),
+                             static_cast<size_t>(node_threads[node]), node);
+    }
+    observe(true);
   }
+  ~NodeBinder() override { observe(false); }
+  NodeBinder(const NodeBinder&) = delete;
+  NodeBinder& operator=(const NodeBinder&) = delete;
 
   void on_scheduler_entry(bool is_worker) override {
     if (!is_worker) return;
@@ -64,36 +61,42 @@ class Executor::Threads : public tbb::task_scheduler_observer {
   }
 
  private:
-  Threads(std::unique_ptr<tbb::task_arena> arena,
-          absl::Span<const int> node_threads, const NumaNodes& nodes)
-      : tbb::task_scheduler_observer(*arena),
-        arena_(std::move(arena)),
-        nodes_(nodes) {
-    arena_->initialize();
-    if (node_threads.size() < 2) return;
-    for (size_t node = 0; node < nodes.size(); ++node) {
-      node_of_worker_.insert(node_of_worker_.end(),
-                             static_cast<size_t>(node_threads[node]), node);
-      for (const int cpu : nodes[node]) {
-        const auto index = static_cast<size_t>(cpu);
-        if (node_of_cpu_.size() <= index) node_of_cpu_.resize(index + 1);
-        node_of_cpu_[index] = node;
-      }
-    }
-    observe(true);
-  }
-
-  const std::unique_ptr<tbb::task_arena> arena_;
   const NumaNodes nodes_;
   std::vector<size_t> node_of_worker_;
-  std::vector<size_t> node_of_cpu_;
+};
+
+}  // namespace
+
+struct Executor::Threads {
+  // Of the calling thread. Whoever calls ParallelFor may be anywhere.
+  size_t NodeHere() const {
+    const auto cpu = static_cast<size_t>(std::max(sched_getcpu(), 0));
+    return cpu < node_of_cpu.size() ? node_of_cpu[cpu] : 0;
+  }
+
+  tbb::task_arena arena;
+  // With more than one node:
+  std::vector<size_t> node_of_cpu;
+  std::optional<NodeBinder> binder;
 };
 
 Executor::Executor(int num_threads, const NumaNodes& nodes)
     : num_threads_(num_threads) {
   MOE_CHECK(num_threads >= 1);
   node_threads_ = ShareThreads(num_threads, nodes);
-  threads_ = std::make_unique<Threads>(num_threads, node_threads_, nodes);
+  threads_ = std::make_unique<Threads>();
+  threads_->arena.initialize(num_threads);
+  if (node_threads_.size() < 2) return;
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    for (const int cpu : nodes[node]) {
+      const auto index = static_cast<size_t>(cpu);
+      if (threads_->node_of_cpu.size() <= index) {
+        threads_->node_of_cpu.resize(index + 1);
+      }
+      threads_->node_of_cpu[index] = node;
+    }
+  }
+  threads_->binder.emplace(threads_->arena, nodes, node_threads_);
 }
 
 Executor::~Executor() = default;
@@ -114,7 +117,7 @@ void Executor::ParallelFor(
     ParallelFor(ends, fn);
     return;
   }
-  threads_->arena().execute([&] {
+  threads_->arena.execute([&] {
     tbb::parallel_for(
         tbb::blocked_range<int64_t>(0, num_tasks, 1),
         [&](const tbb::blocked_range<int64_t>& range) {
@@ -160,7 +163,7 @@ void Executor::ParallelFor(absl::Span<const int64_t> ends,
       }
     }
   };
-  threads_->arena().execute([&] {
+  threads_->arena.execute([&] {
     tbb::parallel_for(
         tbb::blocked_range<int>(0, num_threads_, 1),
         [&](const tbb::blocked_range<int>& /*thread*/) {

@@ -53,7 +53,7 @@ class Executor {
                    TakeOthers take_others = TakeOthers::kAtTheEnd);
 
  private:
-  class Threads;
+  struct Threads;
   const int num_threads_;
   std::vector<int> node_threads_;
   std::unique_ptr<Threads> threads_;
