@@ -54,6 +54,9 @@ std::vector<Kernels> FillAll() {
     if (target == HWY_AVX3 && CpuFeatures().vnni) {
       UseVnni(tables.emplace_back(kernels));
     }
+    if (target == HWY_AVX2 && CpuFeatures().avx_vnni) {
+      UseAvxVnni(tables.emplace_back(kernels));
+    }
 #endif
     tables.push_back(kernels);
   }

@@ -142,8 +142,8 @@ struct PackLinesArgs {
 using PackLinesFn = void (*)(const PackLinesArgs& args);
 
 struct Kernels {
-  // "AVX2", "AVX3", "SCALAR", ... as Highway names instruction sets; "VNNI" and
-  // "AMX" are AVX3 with some formats' kernels replaced.
+  // "AVX2", "AVX3", "SCALAR", ... as Highway names instruction sets; with some
+  // formats' kernels replaced, AVX2 becomes "AVX_VNNI", AVX3 "VNNI" and "AMX".
   absl::string_view isa;
   // All formats have the arithmetic Chain, with FMA.
   bool same_bytes_everywhere = false;

@@ -1,21 +1,37 @@
 #include "experts/kernels/x86.h"
 
-#if HWY_ARCH_X86_64
-
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "experts/kernels/mul_amx.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
 #include <algorithm>
+#include <utility>
 
-#include "experts/kernels/digits.h"
+#include "experts/kernels/digits-inl.h"
+#include "hwy/highway.h"
 
+// CPUs with AMX have all that Highway's AVX3 asks for.
+#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",amx-tile,amx-int8")
 namespace moe {
-
-MOE_BEFORE_X86()
-
+namespace HWY_NAMESPACE {
 namespace {
 
 // Weights of a tile: 16 lines of signed bytes.
 struct alignas(64) TileLines {
   uint8_t bytes[16 * kLineBytes];
 };
+
+template <class Format, int... quad>
+HWY_INLINE void StoreSigned(const uint8_t* line, uint8_t* to,
+                            Indices<quad...>) {
+  const DB db;
+  (hn::Store(hn::Sub(Format::template Load<quad, 0>(line),
+                     hn::Set(db, Format::kOffset)),
+             db, to + quad * kLineBytes),
+   ...);
+}
 
 // The signed codes of `steps` steps from `line` on, as a tile.
 template <class Format>
@@ -24,17 +40,13 @@ HWY_INLINE const uint8_t* WeightTile(const uint8_t* line, int64_t num_lines,
   if constexpr (Format::kTileInPlace) {
     if (num_lines == tile_lines) return line;
   }
-  const __m512i offset = _mm512_set1_epi8(static_cast<char>(Format::kOffset));
+  using Quads = std::make_integer_sequence<int, Format::kQuads>;
   for (int64_t i = 0; i < tile_lines; ++i) {
-    __m512i quads[Format::kQuads];
+    uint8_t* to = scratch.bytes + i * Format::kQuads * kLineBytes;
     if (i < num_lines) {
-      Format::Load(line + i * kLineBytes, quads);
+      StoreSigned<Format>(line + i * kLineBytes, to, Quads());
     } else {
-      for (__m512i& quad : quads) quad = offset;
-    }
-    for (int q = 0; q < Format::kQuads; ++q) {
-      _mm512_store_si512(scratch.bytes + (i * Format::kQuads + q) * kLineBytes,
-                         _mm512_sub_epi8(quads[q], offset));
+      std::fill_n(to, Format::kQuads * kLineBytes, uint8_t{0});
     }
   }
   WriteAll();
@@ -112,22 +124,24 @@ HWY_INLINE void FinishBlock(const PendingBlock& block, const MulArgs& args) {
     if constexpr (kTiles > 1) _tile_stored(4, sums[tile_rows], kLineBytes);
     if constexpr (kTiles > 2) _tile_stored(5, sums[2 * tile_rows], kLineBytes);
   }
-  const __m512 scales = LoadGroupScales(args.scale_dtype, block.scales);
-  __m512 zero_points = _mm512_setzero_ps();
+  const VF scales = LoadScales<0>(args.scale_dtype, block.scales);
+  VF zero_points = hn::Zero(DF());
   if (args.zero_points) {
-    zero_points = LoadZeroPoints(block.scales +
-                                 kPanelWidth * DTypeBytes(args.scale_dtype));
+    zero_points = LoadZeroPoints<0>(block.scales +
+                                    kPanelWidth * DTypeBytes(args.scale_dtype));
   }
+  const DI di;
   float* out = args.tile;
   for (int64_t r = 0; r < args.rows; ++r, out += kPanelWidth) {
-    __m512 sum = SumOfDigits(
-        _mm512_load_si512(sums[r]), _mm512_load_si512(sums[args.rows + r]),
-        _mm512_load_si512(sums[2 * args.rows + r]), block.terms[r].scale);
+    const VI d0 = hn::Load(di, sums[r]);
+    const VI d1 = hn::Load(di, sums[args.rows + r]);
+    const VI d2 = hn::Load(di, sums[2 * args.rows + r]);
+    const DigitTerms& terms = block.terms[r];
     if (args.zero_points) {
-      sum = _mm512_fnmadd_ps(zero_points, _mm512_set1_ps(block.terms[r].sum),
-                             sum);
+      AddBlock<true>(d0, d1, d2, terms, zero_points, scales, out);
+    } else {
+      AddBlock<false>(d0, d1, d2, terms, zero_points, scales, out);
     }
-    _mm512_storeu_ps(out, _mm512_fmadd_ps(sum, scales, _mm512_loadu_ps(out)));
   }
 }
 
@@ -230,17 +244,22 @@ void UseTiles(Kernels& kernels) {
 
 }  // namespace
 
-MOE_AFTER_X86()
+void UseTilesForDigits(Kernels& kernels) {
+  UseTiles<Int8Digits>(kernels);
+  UseTiles<Int4Digits>(kernels);
+  UseTiles<Mxfp4Digits>(kernels);
+}
+
+}  // namespace HWY_NAMESPACE
 
 void UseAmx(Kernels& kernels) {
   UseVnni(kernels);
   kernels.isa = "AMX";
-  UseTiles<Int8Digits>(kernels);
-  UseTiles<Int4Digits>(kernels);
-  UseTiles<Mxfp4Digits>(kernels);
+  HWY_NAMESPACE::UseTilesForDigits(kernels);
   UseSplit(kernels);
 }
 
 }  // namespace moe
+HWY_POP_ATTRIBUTES
 
-#endif  // HWY_ARCH_X86_64
+#endif

@@ -13,7 +13,7 @@ namespace moe {
 namespace {
 
 // Leaf 7 of CPUID, as in Intel's manual, volume 2. That the system keeps the
-// AVX-512 registers is the caller's knowledge: Highway looks.
+// AVX and AVX-512 registers is the caller's knowledge: Highway looks.
 X86Features Detect() {
   unsigned eax = 0;
   unsigned ebx = 0;
@@ -27,6 +27,8 @@ X86Features Detect() {
   if (__get_cpuid(0, &eax, &ebx, &ecx, &edx) == 0) return features;
   features.amd = ebx == signature_AMD_ebx && edx == signature_AMD_edx &&
                  ecx == signature_AMD_ecx;
+  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0) return features;
+  features.avx_vnni = has(eax, {4});
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return features;
   if (!has(ebx, {16, 17, 30, 31})) return features;  // F, DQ, BW, VL
   features.vnni = has(ecx, {11});

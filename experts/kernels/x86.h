@@ -1,4 +1,4 @@
-// What is beyond Highway's AVX3 on x86: VNNI and AMX.
+// What is beyond Highway's AVX2 and AVX3 on x86: VNNI and AMX.
 
 #pragma once
 
@@ -30,11 +30,12 @@
 
 namespace moe {
 
-// What this CPU has beside the AVX-512 of Highway's AVX3.
+// What this CPU has beside what Highway's AVX2 and AVX3 stand for.
 struct X86Features {
-  bool vnni = false;
-  bool amx = false;  // for int8 and bf16, and the system lets this process
-  bool amd = false;  // made by AMD
+  bool avx_vnni = false;  // of 256 bits
+  bool vnni = false;      // with AVX-512
+  bool amx = false;       // for int8 and bf16, and the system lets this process
+  bool amd = false;       // made by AMD
 };
 // Looks once, and asks the system then to let this process use AMX.
 const X86Features& CpuFeatures();
@@ -47,9 +48,14 @@ inline void FetchAsAmd(FormatKernels& format) {
   format.near_ahead = 0;
 }
 
+// This makes a table for AVX2 one for more than that.
+
+// int8, int4 and mxfp4 by VNNI. Requires: CpuFeatures().avx_vnni.
+void UseAvxVnni(Kernels& kernels);
+
 // These make a table for AVX-512 one for more than that.
 
-// int8, int4 and mxfp4 by VNNI. Requires: CpuFeatures().vnni.
+// The same, to the same bytes. Requires: CpuFeatures().vnni.
 void UseVnni(Kernels& kernels);
 // The same by VNNI and by tiles, and bf16. Requires: CpuFeatures().amx.
 void UseAmx(Kernels& kernels);

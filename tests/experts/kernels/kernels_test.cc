@@ -30,7 +30,11 @@ TEST(KernelsTest, EachHasANameOfItsOwn) {
 
 #if HWY_ARCH_X86_64
 // On any CPU: the tables are made here, not run.
-TEST(KernelsTest, TablesBeyondAvx512AreNamedForWhatTheyUse) {
+TEST(KernelsTest, TablesBeyondHighwaysAreNamedForWhatTheyUse) {
+  Kernels avx_vnni = *AllKernels().back();
+  UseAvxVnni(avx_vnni);
+  EXPECT_EQ(avx_vnni.isa, "AVX_VNNI");
+  EXPECT_FALSE(avx_vnni.same_bytes_everywhere);
   Kernels vnni = *AllKernels().back();
   UseVnni(vnni);
   EXPECT_EQ(vnni.isa, "VNNI");
