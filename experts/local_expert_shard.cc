@@ -128,7 +128,9 @@ void LocalExpertShard::PlaceWeights(absl::Span<const StoredExpert> experts,
       bytes += BytesOf(slice.up) + BytesOf(slice.down);
       slices_.push_back(slice);
     }
-    const uint8_t* next = weights_[node].Grow(bytes + kPackedSlack);
+    uint8_t* memory = weights_[node].Grow(bytes + kPackedSlack);
+    if (node_threads.size() > 1) KeepWhereWritten(memory, bytes);
+    const uint8_t* next = memory;
     for (size_t e = 0; e < experts.size(); ++e) {
       PackedExpert& slice = slices_[node * experts.size() + e];
       for (PackedMatrix* matrix : {&slice.up, &slice.down}) {

@@ -1,10 +1,13 @@
 #include "experts/base/cpu.h"
 
+#include <linux/mempolicy.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -149,6 +152,17 @@ void BindThisThread(const std::vector<int>& cpus) {
   for (const int cpu : cpus) CPU_SET_S(cpu, mask.bytes(), mask.get());
   // A wish.
   static_cast<void>(sched_setaffinity(0, mask.bytes(), mask.get()));
+}
+
+void KeepWhereWritten(void* memory, int64_t bytes) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t begin = (address + page - 1) / page * page;
+  const uintptr_t end = (address + static_cast<uintptr_t>(bytes)) / page * page;
+  if (begin >= end) return;
+  // A wish. Libraries for this call are not worth a dependency.
+  static_cast<void>(syscall(SYS_mbind, begin, end - begin, MPOL_LOCAL,
+                            /*nodemask=*/nullptr, /*maxnode=*/0, /*flags=*/0));
 }
 
 int64_t DetectMemoryLimit(const std::string& root) {

@@ -38,6 +38,12 @@ NumaNodes DetectNumaNodes(const std::string& root = "");
 // it goes on as it was.
 void BindThisThread(const std::vector<int>& cpus);
 
+// Asks the system to leave the pages of this memory on the NUMA node of the
+// thread that first writes them, where it would move them after their readers
+// otherwise. Containers may withhold that; then it does nothing. Not all of the
+// first and last page counts.
+void KeepWhereWritten(void* memory, int64_t bytes);
+
 // Bytes of memory that the calling process may have: the smallest limit of its
 // cgroups (v1 or v2), or all that the machine has. `root` as above.
 int64_t DetectMemoryLimit(const std::string& root = "");

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -159,6 +160,15 @@ TEST(BindThisThreadTest, LeavesTheThreadTheseCpus) {
     BindThisThread({});
     EXPECT_EQ(DetectNumaNodes("/nonexistent"), NumaNodes{{all.back()}});
   }).join();
+}
+
+TEST(KeepWhereWrittenTest, TakesAnyPieceOfMemory) {
+  std::vector<char> memory(5 << 20, 'x');
+  for (const int64_t bytes : {0, 1, 4095, 4096, 5 << 20}) {
+    KeepWhereWritten(memory.data(), bytes);
+  }
+  KeepWhereWritten(memory.data() + 4095, 4098);
+  EXPECT_EQ(std::count(memory.begin(), memory.end(), 'x'), 5 << 20);
 }
 
 TEST(MemoryLimitTest, IsTheSmallestOnTheWayUp) {
