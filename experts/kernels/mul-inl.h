@@ -56,14 +56,16 @@ constexpr bool Fits(int rows, int panels, bool widened) {
 #else
 inline constexpr int kRows = 6;  // AVX2: 12 of 16 registers hold sums
 inline constexpr int kFusedRows = 12;
-constexpr bool Fits(int rows, int panels, bool /*widened*/) {
-  return panels == 1 || (panels == 2 && rows <= 2);
+constexpr bool Fits(int rows, int panels, bool widened) {
+  return panels == 1 || (panels == 2 && rows <= (widened ? 2 : 3));
 }
 #endif
 
 // What each format does: kSteps steps of k in a line; Get<step, vector> unpacks
 // columns [vector * kLanes, +kLanes) of one step, times kCodeScale if there are
-// scales.
+// scales. Where there is kHalfBytes, ToHalves makes that many bytes of halves
+// of a line first, and Get takes those: AVX2 turns halves that lie in memory
+// into floats by a single instruction.
 struct F32Format {
   static constexpr WeightFormat kFormat = WeightFormat::kF32;
   static constexpr int kSteps = 1;
@@ -153,6 +155,25 @@ struct Fp8Format {
   static constexpr bool kScaled = true;
   static constexpr bool kUnpacked = false;
   static constexpr float kCodeScale = 0x1p-8F;
+#if HWY_TARGET == HWY_AVX2
+  static constexpr int kHalfBytes = kSteps * 2 * static_cast<int>(kPanelWidth);
+  static HWY_INLINE void ToHalves(const uint8_t* line, uint8_t* halves) {
+    const hn::Repartition<int16_t, DF> di16;
+    const hn::Rebind<int8_t, decltype(di16)> di8;
+    for (int step = 0; step < kSteps; ++step) {
+      const auto codes = hn::PromoteTo(
+          di16, hn::LoadU(di8, reinterpret_cast<const int8_t*>(line) +
+                                   step * kPanelWidth));
+      hn::Store(hn::And(hn::ShiftLeft<7>(codes),
+                        hn::Set(di16, static_cast<int16_t>(0xbf80))),
+                di16, reinterpret_cast<int16_t*>(halves) + step * kPanelWidth);
+    }
+  }
+  template <int step, int vector>
+  static HWY_INLINE VF Get(const uint8_t* halves) {
+    return F16Format::Get<step, vector>(halves);
+  }
+#else
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
     const hn::Rebind<int8_t, DF> di8;
@@ -165,6 +186,7 @@ struct Fp8Format {
                                 hn::Set(di16, static_cast<int16_t>(0xbf80)));
     return hn::PromoteTo(DF(), hn::BitCast(df16, halves));
   }
+#endif
 };
 
 // The words of eight nibbles, one per column, from the byte on that holds
@@ -220,25 +242,61 @@ struct Mxfp4Format {
   static constexpr bool kScaled = true;
   static constexpr bool kUnpacked = false;
   static constexpr float kCodeScale = 1.0F;
+#if HWY_TARGET == HWY_AVX2
+  // The halves of all values are zero but for their upper bytes, which are
+  // looked up.
+  static constexpr int kHalfBytes = kSteps * 2 * static_cast<int>(kPanelWidth);
+  static HWY_INLINE void ToHalves(const uint8_t* line, uint8_t* halves) {
+    const hn::Repartition<uint8_t, DF> db;
+    const DU du;
+    alignas(16) static constexpr uint8_t kBytesOfColumns[16] = {
+        0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+    alignas(32) static constexpr int32_t kWords[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    alignas(16) static constexpr uint8_t kUpperBytes[16] = {
+        0x00, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46,
+        0x80, 0xb8, 0xbc, 0xbe, 0xc0, 0xc2, 0xc4, 0xc6};
+    const auto table = hn::LoadDup128(db, kUpperBytes);
+    const auto low = hn::Set(db, 0xf);
+    const auto zero = hn::Zero(db);
+    for (int v = 0; v < kVectors; ++v) {
+      // The first bytes of all columns side by side, then the second ones.
+      const auto by_column = hn::LoadU(db, line + v * kLanes * 4);
+      const VU bytes = hn::TableLookupLanes(
+          hn::BitCast(du, hn::TableLookupBytes(
+                              by_column, hn::LoadDup128(db, kBytesOfColumns))),
+          hn::SetTableIndices(du, kWords));
+      const auto even =
+          hn::TableLookupBytes(table, hn::And(hn::BitCast(db, bytes), low));
+      const auto odd = hn::TableLookupBytes(
+          table, hn::And(hn::BitCast(db, hn::ShiftRight<4>(bytes)), low));
+      uint8_t* to = halves + v * kHalfBytes / kVectors;
+      hn::Store(hn::InterleaveLower(db, zero, even), db, to);
+      hn::Store(hn::InterleaveUpper(db, zero, even), db, to + 32);
+      hn::Store(hn::InterleaveLower(db, zero, odd), db, to + 64);
+      hn::Store(hn::InterleaveUpper(db, zero, odd), db, to + 96);
+    }
+  }
+  // That leaves the steps in the order 0, 4, 2, 6, 1, 5, 3, 7.
+  template <int step, int vector>
+  static HWY_INLINE VF Get(const uint8_t* halves) {
+    constexpr int kAt = step % 2 * 4 + step / 2 % 2 * 2 + step / 4;
+    return F16Format::Get<0, kAt>(halves + vector * kHalfBytes / kVectors);
+  }
+#elif HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* line) {
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
     alignas(64) static constexpr float kValues[16] = {
         0, 0.5F, 1, 1.5F, 2, 3, 4, 6, -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
     return LookUpNibble<step, vector>(line, kValues);
+  }
 #else
+  template <int step, int vector>
+  static HWY_INLINE VF Get(const uint8_t* line) {
     const DU du;
     const VU nibbles =
         hn::ShiftRight<step % 2 * 4>(WordsFromByte<step, vector>(line));
     const VU sign =
         hn::And(SignAtTop<step, vector>(line), hn::Set(du, 0x80000000U));
-#if HWY_TARGET == HWY_AVX2
-    // Looks up by the low 3 bits of each index.
-    alignas(32) static constexpr float kMagnitudes[8] = {0, 0.5F, 1, 1.5F,
-                                                         2, 3,    4, 6};
-    const VU magnitude{_mm256_castps_si256(_mm256_permutevar8x32_ps(
-        hn::Load(DF(), kMagnitudes).raw, nibbles.raw))};
-#else
     // With the exponent bias of float, right for codes 2 to 7; codes 0 and 1
     // come as 0.5 and 0.75 instead of 0 and 0.5.
     const VU code = hn::And(nibbles, hn::Set(du, 7U));
@@ -249,9 +307,7 @@ struct Mxfp4Format {
     const VU magnitude =
         hn::BitCast(du, hn::IfThenElse(hn::Lt(normal, hn::Set(DF(), 1.0F)),
                                        hn::Add(excess, excess), normal));
-#endif
     return hn::BitCast(DF(), hn::Xor(magnitude, sign));
-#endif
   }
 
  private:
@@ -265,6 +321,7 @@ struct Mxfp4Format {
       return hn::ShiftLeft<28 - 4 * step>(words);
     }
   }
+#endif
 };
 
 // The scales of columns [vector * kLanes, +kLanes).
@@ -313,6 +370,15 @@ HWY_INLINE VF LoadZeroPoints(const uint8_t* zero_points) {
   const auto bytes = hn::LoadU(
       di8, reinterpret_cast<const int8_t*>(zero_points) + vector * kLanes);
   return hn::ConvertTo(DF(), hn::PromoteTo(DI(), bytes));
+}
+
+template <class Format>
+constexpr int HalfBytes() {
+  if constexpr (requires { Format::kHalfBytes; }) {
+    return Format::kHalfBytes;
+  } else {
+    return 1;  // not used
+  }
 }
 
 // Vectors live in arrays that only ever see constant indices: that way the
@@ -370,6 +436,20 @@ struct Mul {
                                    Indices<r...>) {
     const VF weights[kWide] = {Weight<step, w>(lines)...};
     (AddRow<r>(hn::Set(DF(), a[step * kR + r]), weights, sums, wide), ...);
+  }
+
+  // What Weight takes, of `lines`.
+  template <int... n>
+  static HWY_INLINE Panels Prepare(Panels lines, uint8_t* halves,
+                                   Indices<n...>) {
+    if constexpr (requires { Format::kHalfBytes; }) {
+      (Format::ToHalves(lines[n], halves + n * Format::kHalfBytes), ...);
+      // To the compiler, the halves are really stored: it would take them out
+      // of the registers by a shuffle each, which costs more than to load them.
+      asm volatile("" : : "r"(halves) : "memory");
+      return {halves, Format::kHalfBytes};
+    }
+    return lines;
   }
 
   template <int... step>
@@ -479,7 +559,8 @@ struct Mul {
                  PanelIndices());
         fetch.first += args.fetch_step;
       }
-      Line(lines, a, sums, Steps());
+      alignas(64) uint8_t halves[kN * HalfBytes<Format>()];
+      Line(Prepare(lines, halves, PanelIndices()), a, sums, Steps());
       lines.first += kLineBytes;
       a += Format::kSteps * kR;
     } while (lines.first != stop);
@@ -591,7 +672,8 @@ struct Unpack {
       for (; k < end; k += Format::kSteps) {
         hwy::Prefetch(fetch);
         fetch += kLineBytes;
-        Line(line, out, Steps());
+        alignas(64) uint8_t halves[HalfBytes<Format>()];
+        Line(One::Prepare({line, 0}, halves, Indices<0>()).first, out, Steps());
         line += kLineBytes;
         out += Format::kSteps * kPanelWidth;
       }
