@@ -275,7 +275,7 @@ class LoadRun {
     } else if (options_.rate > 0) {
       threads.emplace_back([this] { RunOpenLoop(); });
     } else {
-      for (int i = 0; i < options_.concurrency; ++i) StartCall(Clock::now());
+      for (int i = 0; i < options_.concurrency; ++i) StartNext();
     }
     const bool terminal = isatty(STDERR_FILENO) == 1;
     const std::chrono::seconds step(terminal ? 1 : 10);
@@ -319,31 +319,43 @@ class LoadRun {
     Clock::time_point start;
   };
   struct UnaryCall : Request {
+    const Connection* connection = nullptr;
     grpc::ClientContext context;
     v1::ForwardResponse response;
     grpc::Alarm backoff;
   };
 
-  void Draw(Clock::time_point start, Request* request) {
+  void Draw(Request* request) {
     std::mt19937_64 random(options_.seed ^
                            next_seed_.fetch_add(0x9e3779b97f4a7c15ULL));
     request->asked = workload_.Draw(random, &request->request);
-    request->start = start;
   }
 
-  // Begins a unary call whose latency counts from `start`.
-  void StartCall(Clock::time_point start) {
-    auto owned = std::make_unique<UnaryCall>();
-    Draw(start, owned.get());
-    const Connection& connection =
-        connections_[next_connection_.fetch_add(1) % connections_.size()];
-    connection.Prepare(&owned->context);
+  std::unique_ptr<UnaryCall> MakeCall() {
+    auto call = std::make_unique<UnaryCall>();
+    Draw(call.get());
+    call->connection =
+        &connections_[next_connection_.fetch_add(1) % connections_.size()];
+    return call;
+  }
+
+  // Begins a unary call whose latency counts from now on: to make it up is not
+  // part of that.
+  void StartNext() {
+    std::unique_ptr<UnaryCall> call = MakeCall();
+    const Clock::time_point start = Clock::now();
+    Start(std::move(call), start);
+  }
+
+  void Start(std::unique_ptr<UnaryCall> owned, Clock::time_point start) {
+    owned->start = start;
+    owned->connection->Prepare(&owned->context);
     {
       absl::MutexLock lock(&mutex_);
       ++in_flight_;
     }
     UnaryCall* call = owned.release();  // the callback takes it back
-    connection.stub().async()->Forward(
+    call->connection->stub().async()->Forward(
         &call->context, &call->request, &call->response,
         [this, call](const grpc::Status& status) { CallDone(call, status); });
   }
@@ -354,7 +366,7 @@ class LoadRun {
     const bool again = options_.rate <= 0 && !stopping_;
     if (again && status.ok()) {
       call.reset();
-      StartCall(Clock::now());
+      StartNext();
     } else if (again) {
       // Backs off as told.
       std::chrono::milliseconds pause = kDefaultBackoff;
@@ -371,7 +383,7 @@ class LoadRun {
       waiting->backoff.Set(std::chrono::system_clock::now() + pause,
                            [this, waiting](bool) {
                              const std::unique_ptr<UnaryCall> over(waiting);
-                             if (!stopping_) StartCall(Clock::now());
+                             if (!stopping_) StartNext();
                              Leave();
                            });
       return;
@@ -391,8 +403,9 @@ class LoadRun {
     while (!stopping_) {
       next += std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(pause(random)));
+      std::unique_ptr<UnaryCall> call = MakeCall();
       std::this_thread::sleep_until(next);
-      StartCall(next);
+      Start(std::move(call), next);
     }
   }
 
@@ -425,7 +438,7 @@ class LoadRun {
       });
       while (!stopping_) {
         Request request;
-        Draw(Clock::now(), &request);
+        Draw(&request);
         const auto may_send = [&] { return over || sent.size() < window; };
         {
           absl::MutexLock lock(&mutex, absl::Condition(&may_send));

@@ -3,7 +3,8 @@
 Usage: tests/bench/serving_bench.py [BIN_DIR] [SECONDS] [PART...]
 
 Needs two cores: the server has one, its clients the other. PART is throughput,
-batching or idle; all without one.
+batching or idle; all without one. Beside idle calls stands what an empty one
+takes at the same pace, with the same cores and library: no server can be below.
 """
 
 import json
@@ -181,6 +182,18 @@ def idle():
             loads.write_model(folder, *shape)
             with serve(folder) as server:
                 done, counted = run(server, clients=1)
+                # What no server could do without: the same, doing nothing.
+                empty = subprocess.run(
+                    [
+                        os.path.join(BIN, "empty_call_bench"),
+                        server.grpc_address,
+                        str(done["compute_seconds"]["p50"]),
+                        str(SECONDS),
+                    ],
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                ).stdout.strip()
         # By what each answer says, since how long a token takes depends on its
         # experts: p50 of a difference is not the difference of p50s.
         p50 = {
@@ -203,7 +216,8 @@ def idle():
             f"  means: {mean:.0f} us, engine {engine:.0f} us;"
             f" {mean - engine:.0f} us more (until the engine has it"
             f" {queue:.0f}, rest of the call {calls - queue - engine:.0f},"
-            f" gRPC and the way {mean - calls:.0f})",
+            f" gRPC and the way {mean - calls:.0f});"
+            f" an empty call at that pace: p50 {empty} us",
             flush=True,
         )
 
