@@ -382,16 +382,18 @@ class LoadRun {
       UnaryCall* waiting = call.release();  // the alarm takes it back
       waiting->backoff.Set(std::chrono::system_clock::now() + pause,
                            [this, waiting](bool) {
-                             const std::unique_ptr<UnaryCall> over(waiting);
+                             std::unique_ptr<UnaryCall> over(waiting);
                              if (!stopping_) StartNext();
-                             Leave();
+                             Leave(std::move(over));
                            });
       return;
     }
-    Leave();
+    Leave(std::move(call));
   }
 
-  void Leave() {
+  // Run may return from here on, and with it what calls depend on.
+  void Leave(std::unique_ptr<UnaryCall> call) {
+    call.reset();
     absl::MutexLock lock(&mutex_);
     --in_flight_;
   }
