@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "experts/base/cgroups.h"
+#include "experts/base/check.h"
 
 namespace moe {
 namespace {
@@ -65,9 +66,9 @@ std::optional<double> CgroupLimit(
 class CpuMask {
  public:
   explicit CpuMask(int cpus) : cpus_(cpus), set_(CPU_ALLOC(cpus)) {
+    MOE_CHECK(set_ != nullptr);
     CPU_ZERO_S(bytes(), get());
   }
-  int cpus() const { return cpus_; }
   size_t bytes() const { return CPU_ALLOC_SIZE(cpus_); }
   cpu_set_t* get() const { return set_.get(); }
 
