@@ -25,11 +25,11 @@ using DB = hn::Repartition<uint8_t, DF>;
 using VB = hn::Vec<DB>;
 using VI = hn::Vec<DI>;
 
-// Adds the sums of a block, one per digit, to outputs of a row.
+// Outputs of a row plus what the sums of a block, one per digit, add to them.
 // Zero points and scales: of the weights.
 template <bool kZeroPoints>
-HWY_INLINE void AddBlock(VI d0, VI d1, VI d2, const DigitTerms& terms,
-                         VF zero_points, VF scales, float* out) {
+HWY_INLINE VF AddBlock(VI d0, VI d1, VI d2, const DigitTerms& terms,
+                       VF zero_points, VF scales, VF out) {
   // Sums of 128 steps at most: no overflow.
   const DF df;
   const VF low = hn::ConvertTo(df, hn::Add(hn::ShiftLeft<8>(d1), d2));
@@ -38,7 +38,7 @@ HWY_INLINE void AddBlock(VI d0, VI d1, VI d2, const DigitTerms& terms,
   if constexpr (kZeroPoints) {
     sum = hn::NegMulAdd(zero_points, hn::Set(df, terms.sum), sum);
   }
-  hn::StoreU(hn::MulAdd(sum, scales, hn::LoadU(df, out)), df, out);
+  return hn::MulAdd(sum, scales, out);
 }
 
 // The formats whose codes are small integers. Load<quad, vector>: of columns

@@ -46,6 +46,7 @@ std::vector<Kernels> FillAll() {
   std::vector<Kernels> tables;
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     hwy::GetChosenTarget().Update(target);
+    const size_t first = tables.size();
     const Kernels kernels = Fill();
 #if HWY_ARCH_X86_64
     if (target == HWY_AVX3 && CpuFeatures().amx) {
@@ -59,6 +60,11 @@ std::vector<Kernels> FillAll() {
     }
 #endif
     tables.push_back(kernels);
+#if HWY_ARCH_X86_64
+    if (target == HWY_AVX3) {
+      for (size_t i = first; i < tables.size(); ++i) TuneForCpu(tables[i]);
+    }
+#endif
   }
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   return tables;

@@ -71,7 +71,7 @@ struct MulArgs {
   const uint8_t* fetch = nullptr;
   int64_t fetch_step =
       0;  // bytes; less than a line where strips share the work
-  int64_t near_ahead = 0;  // as in FormatKernels
+  int64_t near_ahead = 0;  // FetchAhead::near
 };
 using MulFn = void (*)(const MulArgs& args);
 
@@ -97,6 +97,17 @@ using UnpackFn = void (*)(const UnpackArgs& args);
 using ActivateFn = void (*)(const ActivationSpec& spec, bool gated,
                             int64_t outputs, int64_t rows, float* z);
 
+// How many bytes ahead of the multiplication weights are fetched; 0 = the CPU
+// does better by itself.
+struct FetchAhead {
+  // While a single strip goes through them, over all panels that are multiplied
+  // at once: memory bandwidth times the latency of a busy memory, with room to
+  // spare.
+  int64_t far = 16384;
+  // Once more, of each panel, from the L2 into the L1 cache.
+  int64_t near = 1024;
+};
+
 // The kernels for weights of one format.
 struct FormatKernels {
   int max_rows = 1;  // of a strip, at most kMaxStripRows
@@ -109,14 +120,8 @@ struct FormatKernels {
   // mul[rows][log2 panels]: for 1 panel and rows up to max_rows always there;
   // for 2 and 4 panels null where one after the other is faster.
   MulFn mul[kMaxStripRows + 1][3] = {};
-  // Bytes ahead of the multiplication that weights are fetched while a single
-  // strip goes through them, over all panels that are multiplied at once:
-  // memory bandwidth times the latency of a busy memory, with room to spare. 0
-  // = the CPU does better by itself.
-  int64_t stream_ahead = 16384;
-  // Bytes of each panel ahead of the multiplication that weights are fetched
-  // once more, from the L2 into the L1 cache. 0 = the CPU does it by itself.
-  int64_t near_ahead = 1024;
+  FetchAhead fetch_for_row;   // strips of one row
+  FetchAhead fetch_for_rows;  // strips of more
   // Steps of k that many strips multiply in turn: their activations stay in the
   // L2 cache. A multiple of 128.
   int64_t cut_steps = 256;

@@ -49,9 +49,8 @@ constexpr bool Fits(int /*rows*/, int panels, bool /*widened*/) {
 #elif HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 inline constexpr int kRows = 12;
 inline constexpr int kFusedRows = 1 << 30;
-constexpr bool Fits(int rows, int panels, bool widened) {
-  return panels == 1 ||
-         (panels == 2 ? rows <= 2 || (rows > 6 && !widened) : rows <= 6);
+constexpr bool Fits(int rows, int panels, bool /*widened*/) {
+  return panels == 1 || (panels == 2 ? rows <= 2 || rows > 6 : rows <= 6);
 }
 #else
 inline constexpr int kRows = 6;  // AVX2: 12 of 16 registers hold sums
@@ -172,6 +171,22 @@ struct Fp8Format {
   template <int step, int vector>
   static HWY_INLINE VF Get(const uint8_t* halves) {
     return F16Format::Get<step, vector>(halves);
+  }
+#elif HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  template <int step, int vector>
+  static HWY_INLINE VF Get(const uint8_t* line) {
+    const hn::Repartition<int16_t, DF> di16;
+    const hn::Rebind<int8_t, decltype(di16)> di8;
+    const auto codes = hn::PromoteTo(
+        di16, hn::LoadU(di8, reinterpret_cast<const int8_t*>(line) +
+                                 step / 2 * 2 * kPanelWidth));
+    const auto halves = hn::And(hn::ShiftLeft<7>(codes),
+                                hn::Set(di16, static_cast<int16_t>(0xbf80)));
+    if constexpr (step % 2 == 0) {
+      return VF{_mm512_cvtph_ps(_mm512_castsi512_si256(halves.raw))};
+    } else {
+      return VF{_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves.raw, 1))};
+    }
   }
 #else
   template <int step, int vector>
@@ -722,15 +737,6 @@ void FillFormat(Kernels& kernels) {
                           ? std::numeric_limits<int>::max()
                           : kFusedRows;
   format.unpack = &Unpack<Format>::Run;
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86_64
-  if (CpuFeatures().amd) {
-    FetchAsAmd(format);
-  } else if (Format::kFormat == WeightFormat::kFp8) {
-    // To widen each code costs Intel's CPUs more than scratch memory does once
-    // some strips share it: 128 rows took 10 to 15 % less.
-    format.fused_rows = 48;
-  }
-#endif
 }
 
 }  // namespace HWY_NAMESPACE

@@ -137,11 +137,12 @@ HWY_INLINE void FinishBlock(const PendingBlock& block, const MulArgs& args) {
     const VI d1 = hn::Load(di, sums[args.rows + r]);
     const VI d2 = hn::Load(di, sums[2 * args.rows + r]);
     const DigitTerms& terms = block.terms[r];
-    if (args.zero_points) {
-      AddBlock<true>(d0, d1, d2, terms, zero_points, scales, out);
-    } else {
-      AddBlock<false>(d0, d1, d2, terms, zero_points, scales, out);
-    }
+    const VF before = hn::LoadU(DF(), out);
+    const VF sum =
+        args.zero_points
+            ? AddBlock<true>(d0, d1, d2, terms, zero_points, scales, before)
+            : AddBlock<false>(d0, d1, d2, terms, zero_points, scales, before);
+    hn::StoreU(sum, DF(), out);
   }
 }
 

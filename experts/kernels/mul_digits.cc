@@ -125,29 +125,51 @@ void PackDigits(const PackRowsArgs& args) {
   }
 }
 
-// sums[i] and following, one for each vector across a panel, += codes times the
-// same four digits for all columns. By lines of assembly: compilers load the
-// digits of all rows first and then run out of registers.
+// sums[i] and following, one for each vector of the panels at once, += codes
+// times the same four digits for all columns. By lines of assembly: compilers
+// load the digits of all rows first and then run out of registers.
 struct Quad {
   uint8_t bytes[4];
 };
 #if HWY_TARGET == HWY_AVX3
-template <int i, int kSums>
-HWY_INLINE void AddProducts(const VB (&codes)[kVectors], const uint8_t* digits,
+template <int i, int kSums, int kWide>
+HWY_INLINE void AddProducts(const VB (&codes)[kWide], const uint8_t* digits,
                             VI (&sums)[kSums]) {
-  asm("vpdpbusd %2%{1to16%}, %1, %0"
-      : "+v"(sums[i].raw)
-      : "v"(codes[0].raw), "m"(*reinterpret_cast<const Quad*>(digits)));
+  const auto* quad = reinterpret_cast<const Quad*>(digits);
+  VI of_row;
+  if constexpr (kWide == 1) {
+    asm("vpdpbusd %2%{1to16%}, %1, %0"
+        : "+v"(sums[i].raw)
+        : "v"(codes[0].raw), "m"(*quad));
+  } else if constexpr (kWide == 2) {
+    asm("vpbroadcastd %5, %2\n\t"
+        "vpdpbusd %2, %3, %0\n\t"
+        "vpdpbusd %2, %4, %1"
+        : "+v"(sums[i].raw), "+v"(sums[i + 1].raw), "=&v"(of_row.raw)
+        : "v"(codes[0].raw), "v"(codes[1].raw), "m"(*quad));
+  } else {
+    static_assert(kWide == 4);
+    asm("vpbroadcastd %9, %4\n\t"
+        "vpdpbusd %4, %5, %0\n\t"
+        "vpdpbusd %4, %6, %1\n\t"
+        "vpdpbusd %4, %7, %2\n\t"
+        "vpdpbusd %4, %8, %3"
+        : "+v"(sums[i].raw), "+v"(sums[i + 1].raw), "+v"(sums[i + 2].raw),
+          "+v"(sums[i + 3].raw), "=&v"(of_row.raw)
+        : "v"(codes[0].raw), "v"(codes[1].raw), "v"(codes[2].raw),
+          "v"(codes[3].raw), "m"(*quad));
+  }
 }
 #else
-template <int i, int kSums>
-HWY_INLINE void AddProducts(const VB (&codes)[kVectors], const uint8_t* digits,
+template <int i, int kSums, int kWide>
+HWY_INLINE void AddProducts(const VB (&codes)[kWide], const uint8_t* digits,
                             VI (&sums)[kSums]) {
-  __m256i of_row;
+  static_assert(kWide == 2);
+  VI of_row;
   asm("vpbroadcastd %5, %2\n\t"
       "%{vex%} vpdpbusd %2, %3, %0\n\t"
       "%{vex%} vpdpbusd %2, %4, %1"
-      : "+x"(sums[i].raw), "+x"(sums[i + 1].raw), "=&x"(of_row)
+      : "+x"(sums[i].raw), "+x"(sums[i + 1].raw), "=&x"(of_row.raw)
       : "x"(codes[0].raw), "x"(codes[1].raw),
         "m"(*reinterpret_cast<const Quad*>(digits)));
 }
@@ -156,14 +178,23 @@ HWY_INLINE void AddProducts(const VB (&codes)[kVectors], const uint8_t* digits,
 // The rows whose sums the registers hold at once, of a strip of kR and kN
 // panels: three sums per row, panel and vector.
 #if HWY_TARGET == HWY_AVX3
-inline constexpr int kDigitRows = 6;  // of a strip
+// More than 4 rows of one panel load digits as often as they multiply by them,
+// which makes strips of 6 slower than those of 4 and two panels; AMX has its
+// own use for them.
+inline constexpr int kStripRows = 4;
+inline constexpr int kDigitRows = 6;
 inline constexpr int kRowsAtOnce = 6;
+inline constexpr int kKeptOutputs = 4;
+inline constexpr int kPanelsTogether = 4;  // that share digits in a register
 constexpr bool DigitsFit(int rows, int panels) {
   return panels <= (rows <= 2 ? 4 : rows <= 4 ? 2 : 1);
 }
 #else
+inline constexpr int kStripRows = 8;
 inline constexpr int kDigitRows = 8;
 inline constexpr int kRowsAtOnce = 2;
+inline constexpr int kKeptOutputs = 0;
+inline constexpr int kPanelsTogether = 1;
 constexpr bool DigitsFit(int rows, int panels) {
   return panels <= (rows == 1 ? 2 : 1);
 }
@@ -172,13 +203,20 @@ constexpr bool DigitsFit(int rows, int panels) {
 // The kernel for kR rows and kN panels.
 template <class Format, int kR, int kN>
 struct DigitMul {
-  static constexpr int64_t kStepsPerLine = 4 * Format::kQuads;
+  static constexpr uint64_t kStepsPerLine = 4 * Format::kQuads;
   using Vectors = std::make_integer_sequence<int, kVectors>;
   using Panels = std::make_integer_sequence<int, kN>;
+  static constexpr int kWide = kN * kVectors;
+  // A few outputs stay in registers: through memory, each block would wait for
+  // the one before.
+  static constexpr int kOutputs = kR * kWide;
+  static constexpr bool kKeep = kOutputs <= kKeptOutputs;
+  using Outputs = VF[kKeep ? kOutputs : 1];
 
   struct Block {
-    int64_t begin;  // steps of k
-    int64_t end;
+    uint64_t begin;  // steps of k
+    uint64_t end;
+    int64_t scale_bytes;      // in front of zero points
     const DigitTerms* terms;  // [kR]
     const uint8_t* scales;    // of the weights, and zero points
     const uint8_t* line;   // this and the next one are moved behind the block
@@ -189,14 +227,15 @@ struct DigitMul {
   // [digit][row][panel][vector].
   template <int kFirst, int kRowsNow>
   struct Rows {
-    static constexpr int kWide = kN * kVectors;
     static constexpr int kSums = kDigits * kRowsNow * kWide;
-    // Sums of the two quads of a line apart: a few chains would wait for each
-    // other.
-    static constexpr bool kSplit = Format::kQuads == 2 && kRowsNow * kN == 1;
+    // Sums of every other quad apart: a few chains would wait for each other.
+    static constexpr bool kSplit = kRowsNow * kN <= 1;
     // The last rows to be multiplied fetch for all.
     static constexpr bool kLast = kFirst == 0;
     using Sums = std::make_integer_sequence<int, kSums>;
+    static constexpr int kTogether = std::min(kN, kPanelsTogether);
+    using Wide = std::make_integer_sequence<int, kWide>;
+    using Together = std::make_integer_sequence<int, kTogether * kVectors>;
     using DigitRows = std::make_integer_sequence<int, kDigits * kRowsNow>;
     using Each = std::make_integer_sequence<int, kRowsNow>;
 
@@ -219,105 +258,161 @@ struct DigitMul {
     }
 
     // digits: of these rows, from the quad on
-    template <int quad, int n, int... v, int... i>
-    static HWY_INLINE void AddQuad(const uint8_t* line, const uint8_t* digits,
-                                   VI (&sums)[kSums], Indices<v...>,
-                                   Indices<i...>) {
-      const VB codes[kVectors] = {Format::template Load<quad, v>(line)...};
+    // line:   of panel 0; panels [n, n + kTogether) are multiplied
+    template <int quad, int n, int... w, int... i>
+    static HWY_INLINE void AddQuad(const uint8_t* line, int64_t panel_stride,
+                                   const uint8_t* digits, VI (&sums)[kSums],
+                                   Indices<w...>, Indices<i...>) {
+      line += n * panel_stride;
+      const VB codes[kTogether * kVectors] = {
+          Format::template Load<quad, w % kVectors>(
+              line + w / kVectors * panel_stride)...};
       (AddProducts<(i * kN + n) * kVectors>(
            codes, digits + (i / kRowsNow * kR + i % kRowsNow) * kDigitSteps,
            sums),
        ...);
     }
-    template <int n>
-    static HWY_INLINE void AddPanel(const MulArgs& args, const uint8_t* line,
-                                    const uint8_t* fetch, const uint8_t* digits,
-                                    VI (&sums)[kSums], VI (&odd)[kSums]) {
-      line += n * args.panel_stride;
-      if constexpr (kLast) {
-        __builtin_prefetch(fetch + n * args.panel_stride, /*rw=*/0,
-                           /*locality=*/2);  // into L2
-        __builtin_prefetch(line + args.near_ahead, /*rw=*/0,
-                           /*locality=*/3);  // into L1
-      }
-      AddQuad<0, n>(line, digits, sums, Vectors(), DigitRows());
+    template <int... n>
+    static HWY_INLINE void AddPanels(const uint8_t* line, int64_t panel_stride,
+                                     const uint8_t* digits, VI (&sums)[kSums],
+                                     VI (&odd)[kSums], Indices<n...>) {
+      (AddQuad<0, n * kTogether>(line, panel_stride, digits, sums, Together(),
+                                 DigitRows()),
+       ...);
       if constexpr (Format::kQuads == 2) {
-        AddQuad<1, n>(line, digits + 4, kSplit ? odd : sums, Vectors(),
-                      DigitRows());
+        (AddQuad<1, n * kTogether>(line, panel_stride, digits + 4,
+                                   kSplit ? odd : sums, Together(),
+                                   DigitRows()),
+         ...);
       }
     }
     template <int... n>
-    static HWY_INLINE void AddLine(const MulArgs& args, const uint8_t* line,
-                                   const uint8_t* fetch, const uint8_t* digits,
-                                   VI (&sums)[kSums], VI (&odd)[kSums],
-                                   Indices<n...>) {
-      (AddPanel<n>(args, line, fetch, digits, sums, odd), ...);
+    static HWY_INLINE void Prefetch(const MulArgs& args, const uint8_t* line,
+                                    const uint8_t* fetch, Indices<n...>) {
+      (__builtin_prefetch(fetch + n * args.panel_stride, /*rw=*/0,
+                          /*locality=*/2),  // into L2
+       ...);
+      (__builtin_prefetch(line + args.near_ahead + n * args.panel_stride,
+                          /*rw=*/0, /*locality=*/3),  // into L1
+       ...);
+    }
+    // And steps over it.
+    static HWY_INLINE void AddLine(const MulArgs& args, const uint8_t*& line,
+                                   const uint8_t*& fetch,
+                                   const uint8_t*& digits, VI (&sums)[kSums],
+                                   VI (&odd)[kSums]) {
+      if constexpr (kLast) Prefetch(args, line, fetch, Panels());
+      AddPanels(line, args.panel_stride, digits, sums, odd,
+                std::make_integer_sequence<int, kN / kTogether>());
+      line += kLineBytes;
+      if constexpr (kLast) fetch += args.fetch_step;
+      digits += kStepsPerLine;
     }
 
+    // What a block adds to row r of the strip, panel n, vector v.
+    template <bool kZeroPoints, int n, int v, int r>
+    static HWY_INLINE void FinishRow(const MulArgs& args, const Block& block,
+                                     const VI (&sums)[kSums], VF zero_points,
+                                     VF scales, Outputs& outputs) {
+      constexpr int kColumn = n * kVectors + v;
+      constexpr int kSum = r * kWide + kColumn;
+      constexpr int kOfDigit = kRowsNow * kWide;
+      const auto add = [&](VF output) HWY_ATTR {
+        return AddBlock<kZeroPoints>(
+            sums[kSum], sums[kSum + kOfDigit], sums[kSum + 2 * kOfDigit],
+            block.terms[kFirst + r], zero_points, scales, output);
+      };
+      if constexpr (kKeep) {
+        outputs[kSum] = add(outputs[kSum]);
+      } else {
+        float* out =
+            args.tile + (n * kR + kFirst + r) * kPanelWidth + v * kLanes;
+        hn::StoreU(add(hn::LoadU(DF(), out)), DF(), out);
+      }
+    }
     template <bool kZeroPoints, int n, int v, int... r>
     static HWY_INLINE void Finish(const MulArgs& args, const Block& block,
-                                  const VI (&sums)[kSums], Indices<r...>) {
+                                  const VI (&sums)[kSums], Outputs& outputs,
+                                  Indices<r...>) {
       const uint8_t* header = block.scales + n * args.panel_stride;
       const VF scales = LoadScales<v>(args.scale_dtype, header);
       VF zero_points = hn::Zero(DF());
       if constexpr (kZeroPoints) {
-        zero_points = LoadZeroPoints<v>(
-            header + kPanelWidth * DTypeBytes(args.scale_dtype));
+        zero_points = LoadZeroPoints<v>(header + block.scale_bytes);
       }
-      constexpr int kFirstSum = n * kVectors + v;
-      constexpr int kOfDigit = kRowsNow * kWide;
-      float* tile = args.tile + (n * kR + kFirst) * kPanelWidth + v * kLanes;
-      (AddBlock<kZeroPoints>(
-           sums[kFirstSum + r * kWide], sums[kFirstSum + r * kWide + kOfDigit],
-           sums[kFirstSum + r * kWide + 2 * kOfDigit], block.terms[kFirst + r],
-           zero_points, scales, tile + r * kPanelWidth),
+      (FinishRow<kZeroPoints, n, v, r>(args, block, sums, zero_points, scales,
+                                       outputs),
        ...);
     }
-    template <bool kZeroPoints, int n, int... v>
-    static HWY_INLINE void FinishPanel(const MulArgs& args, const Block& block,
-                                       const VI (&sums)[kSums], Indices<v...>) {
-      (Finish<kZeroPoints, n, v>(args, block, sums, Each()), ...);
-    }
-    template <bool kZeroPoints, int... n>
+    template <bool kZeroPoints, int... w>
     static HWY_INLINE void FinishAll(const MulArgs& args, const Block& block,
-                                     const VI (&sums)[kSums], Indices<n...>) {
-      (FinishPanel<kZeroPoints, n>(args, block, sums, Vectors()), ...);
+                                     const VI (&sums)[kSums], Outputs& outputs,
+                                     Indices<w...>) {
+      (Finish<kZeroPoints, w / kVectors, w % kVectors>(args, block, sums,
+                                                       outputs, Each()),
+       ...);
     }
 
-    static HWY_INLINE void Run(const MulArgs& args, Block& block) {
+    // Adds all lines of a block, and steps over them. Steps are unsigned:
+    // divided by shifts alone.
+    static HWY_INLINE void AddLines(const MulArgs& args, const Block& block,
+                                    const uint8_t*& line, const uint8_t*& fetch,
+                                    VI (&sums)[kSums], VI (&odd)[kSums]) {
+      constexpr uint64_t kChunkSteps = kDigitSteps;
       const auto* strip =
           reinterpret_cast<const uint8_t*>(args.strip) + kFirst * kDigitSteps;
+      const auto digits_at = [&](uint64_t k) {
+        const uint64_t in_chunk = k % kChunkSteps;
+        return strip + (k - in_chunk) * kDigits * kR + in_chunk;
+      };
+      if (Format::kQuads == 2 && block.end - block.begin == 4 * kStepsPerLine) {
+        // The usual block of codes of 4 bits, without what a loop costs.
+        const uint8_t* digits = digits_at(block.begin);
+        AddLine(args, line, fetch, digits, sums, odd);
+        AddLine(args, line, fetch, digits, sums, odd);
+        AddLine(args, line, fetch, digits, sums, odd);
+        AddLine(args, line, fetch, digits, sums, odd);
+        return;
+      }
+      for (uint64_t k = block.begin; k < block.end;) {
+        const uint64_t steps =
+            std::min(kChunkSteps - k % kChunkSteps, block.end - k);
+        const uint8_t* digits = digits_at(k);
+        const uint8_t* stop =
+            line + (steps + kStepsPerLine - 1) / kStepsPerLine * kLineBytes;
+        if constexpr (kSplit && Format::kQuads == 1) {
+          while (stop - line > kLineBytes) {
+            AddLine(args, line, fetch, digits, sums, odd);
+            AddLine(args, line, fetch, digits, odd, sums);
+          }
+          if (line != stop) AddLine(args, line, fetch, digits, sums, odd);
+        } else {
+          do {
+            AddLine(args, line, fetch, digits, sums, odd);
+          } while (line != stop);
+        }
+        k += steps;
+      }
+    }
+
+    static HWY_INLINE void Run(const MulArgs& args, Block& block,
+                               Outputs& outputs) {
       const uint8_t* line = block.line;
       const uint8_t* fetch = block.fetch;
       VI sums[kSums];
       VI odd[kSums];
       Start(block.terms, sums, Sums());
       if constexpr (kSplit) Clear(odd, Sums());
-      for (int64_t k = block.begin; k < block.end;) {
-        const uint8_t* digits = strip +
-                                k / kDigitSteps * kDigits * kR * kDigitSteps +
-                                k % kDigitSteps;
-        const int64_t steps =
-            std::min(kDigitSteps - k % kDigitSteps, block.end - k);
-        const uint8_t* stop =
-            line + (steps + kStepsPerLine - 1) / kStepsPerLine * kLineBytes;
-        do {
-          AddLine(args, line, fetch, digits, sums, odd, Panels());
-          line += kLineBytes;
-          if constexpr (kLast) fetch += args.fetch_step;
-          digits += kStepsPerLine;
-        } while (line != stop);
-        k += steps;
-      }
+      AddLines(args, block, line, fetch, sums, odd);
       if constexpr (kLast) {
         block.line = line;
         block.fetch = fetch;
       }
       if constexpr (kSplit) Add(odd, sums, Sums());
       if (Format::kFormat == WeightFormat::kInt4 && args.zero_points) {
-        FinishAll<true>(args, block, sums, Panels());
+        FinishAll<true>(args, block, sums, outputs, Wide());
       } else {
-        FinishAll<false>(args, block, sums, Panels());
+        FinishAll<false>(args, block, sums, outputs, Wide());
       }
     }
   };
@@ -325,14 +420,32 @@ struct DigitMul {
   static constexpr int kParts = (kR + kRowsAtOnce - 1) / kRowsAtOnce;
   template <int... i>
   static HWY_INLINE void AllRows(const MulArgs& args, Block& block,
-                                 Indices<i...>) {
-    (Part<kParts - 1 - i>::Run(args, block), ...);
+                                 Outputs& outputs, Indices<i...>) {
+    (Part<kParts - 1 - i>::Run(args, block, outputs), ...);
   }
   template <int part>
   using Part =
       Rows<part * kRowsAtOnce, std::min(kRowsAtOnce, kR - part * kRowsAtOnce)>;
 
+  template <int... i>
+  static HWY_INLINE void LoadOutputs(const float* tile, Outputs& outputs,
+                                     Indices<i...>) {
+    ((outputs[i] = hn::LoadU(DF(), tile + TileOffset(i))), ...);
+  }
+  template <int... i>
+  static HWY_INLINE void StoreOutputs(const Outputs& outputs, float* tile,
+                                      Indices<i...>) {
+    (hn::StoreU(outputs[i], DF(), tile + TileOffset(i)), ...);
+  }
+  // Where output i lies in tile[panel][row][column].
+  static constexpr int TileOffset(int i) {
+    return (i % kWide / kVectors * kR + i / kWide) *
+               static_cast<int>(kPanelWidth) +
+           i % kVectors * kLanes;
+  }
+
   static void Run(const MulArgs& args) {
+    using All = std::make_integer_sequence<int, kKeep ? kOutputs : 0>;
     const auto* strip = reinterpret_cast<const uint8_t*>(args.strip);
     BlockCursor at(args, kStepsPerLine,
                    GroupHeaderBytes(args.scale_dtype, args.zero_points));
@@ -341,16 +454,20 @@ struct DigitMul {
         reinterpret_cast<const DigitTerms*>(strip + DigitBytes(args.k) * kR) +
         args.k_begin / args.block * kR;
     block.fetch = args.fetch;
+    block.scale_bytes = kPanelWidth * DTypeBytes(args.scale_dtype);
+    Outputs outputs;
+    LoadOutputs(args.tile, outputs, All());
     for (int64_t k = args.k_begin; k < args.k_end; k = block.end) {
       block.begin = k;
       block.end = std::min(k + args.block, args.k_end);
       block.scales = at.scales;
       block.line = at.line;
-      AllRows(args, block, std::make_integer_sequence<int, kParts>());
+      AllRows(args, block, outputs, std::make_integer_sequence<int, kParts>());
       block.terms += kR;
       at.line = block.line;
       at.Advance(block.end);
     }
+    StoreOutputs(outputs, args.tile, All());
   }
 };
 
@@ -366,7 +483,7 @@ constexpr MulFn DigitMulOrNull() {
 template <class Format, int... i>
 void FillDigits(FormatKernels& kernels, Indices<i...>) {
   kernels = FormatKernels();
-  kernels.max_rows = kDigitRows;
+  kernels.max_rows = kStripRows;
   kernels.strip_floats = &DigitFloats;
   kernels.pack_rows = &PackDigits<Format>;
   kernels.cut_steps = 512;
@@ -392,15 +509,6 @@ inline void UseDigits(Kernels& kernels) {
 void UseVnni(Kernels& kernels) {
   HWY_NAMESPACE::UseDigits(kernels);
   kernels.isa = "VNNI";
-  if (!CpuFeatures().amd) return;
-  FetchAsAmd(kernels[WeightFormat::kInt8]);
-  // Codes of 4 bits come in best as one stream that nobody fetches ahead.
-  for (const auto f : {WeightFormat::kInt4, WeightFormat::kMxfp4}) {
-    FetchAsAmd(kernels[f]);
-    kernels[f].stream_ahead = 0;
-    kernels[f].mul[1][1] = nullptr;
-    kernels[f].mul[1][2] = nullptr;
-  }
 }
 
 #else

@@ -42,7 +42,7 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Multiplies `count` adjacent panels by one strip, as many at a time as there
 // are kernels for.
 //
-// ahead: bytes that a strip on its own fetches ahead, as stream_ahead; -1 =
+// ahead: what a strip on its own fetches ahead, as FetchAhead::far; -1 =
 //        args.fetch says what the strip fetches
 void MulStrip(const MulFn (&muls)[3], int64_t count, int64_t ahead,
               const PackedLayout& layout, MulArgs args, float* tile) {
@@ -308,7 +308,6 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
     args.block = layout.block();
     args.scale_dtype = layout.scale_dtype;
     args.zero_points = layout.zero_points;
-    args.near_ahead = format.near_ahead;
     args.fetch_step =
         CeilDiv(cut_end - cut_begin,
                 CeilDiv(end - k, layout.steps_per_line()) * num_strips);
@@ -346,13 +345,15 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
       for (int64_t s = task.first_strip; s < task.end_strip; ++s) {
         const int64_t begin = strips.Begin(s);
         args.rows = strips.Rows(s);
+        const FetchAhead& ahead =
+            args.rows == 1 ? format.fetch_for_row : format.fetch_for_rows;
+        args.near_ahead = ahead.near;
         args.strip = phase.inputs[begin];
         // Each strip fetches its part of the panels to come.
         args.fetch =
             panels + to_next + cut_begin +
             (s - task.first_strip) * (cut_end - cut_begin) / num_strips;
-        MulStrip(muls[args.rows], count, stream ? format.stream_ahead : -1,
-                 layout, args,
+        MulStrip(muls[args.rows], count, stream ? ahead.far : -1, layout, args,
                  tiles + (p * rows_of_task + (begin - first_row) * count) *
                              kPanelWidth);
       }

@@ -27,6 +27,11 @@ X86Features Detect() {
   if (__get_cpuid(0, &eax, &ebx, &ecx, &edx) == 0) return features;
   features.amd = ebx == signature_AMD_ebx && edx == signature_AMD_edx &&
                  ecx == signature_AMD_ecx;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return features;
+  // Base and extended family.
+  constexpr unsigned kZen3And4 = 0x19;
+  features.zen4 =
+      features.amd && (eax >> 8 & 0xfU) + (eax >> 20 & 0xffU) == kZen3And4;
   if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0) return features;
   features.avx_vnni = has(eax, {4});
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return features;

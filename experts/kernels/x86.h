@@ -36,17 +36,10 @@ struct X86Features {
   bool vnni = false;      // with AVX-512
   bool amx = false;       // for int8 and bf16, and the system lets this process
   bool amd = false;       // made by AMD
+  bool zen4 = false;      // and of a family that halves vectors of 512 bits
 };
 // Looks once, and asks the system then to let this process use AMX.
 const X86Features& CpuFeatures();
-
-// AMD's CPUs fetch well by themselves, and instructions that fetch far ahead
-// hold the entries for misses of the L1 cache that they could use. Measured on
-// Zen 4.
-inline void FetchAsAmd(FormatKernels& format) {
-  format.stream_ahead = 4096;
-  format.near_ahead = 0;
-}
 
 // This makes a table for AVX2 one for more than that.
 
@@ -61,6 +54,11 @@ void UseVnni(Kernels& kernels);
 void UseAmx(Kernels& kernels);
 // Part of it: bf16.
 void UseSplit(Kernels& kernels);
+
+// Adapts a table for AVX-512, or one of those made of it, to the CPU: how far
+// ahead it fetches, how many rows and panels it multiplies at once. The bytes
+// of results stay the same. What FormatKernels begins with suits Intel's.
+void TuneForCpu(Kernels& kernels);
 
 // Of the 8 tile registers: [0, sums) hold sums, the last one holds weights, the
 // ones between activations.
