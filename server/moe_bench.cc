@@ -1,10 +1,10 @@
-// moe-bench: the engine against the roofline, without checkpoint or network.
+// moe-bench: the engine against the roofline, without weights or network.
 //
-// A cell is a weight format and a number of tokens: one routed layer with
-// uniformly random routing and cold weights (more experts than the caches
-// hold). Time can't be less than max(weight bytes touched / read bandwidth,
-// FLOPs / peak FMA rate), both measured between the batches that are held
-// against them.
+// A cell is a weight format and a number of tokens: one layer, shaped by flags
+// or like one of a checkpoint, with random weights, uniformly random routing
+// and cold weights (more experts than the caches hold). Time can't be less than
+// max(weight bytes touched / read bandwidth, FLOPs / peak FMA rate), both
+// measured between the batches that are held against them.
 
 #include <algorithm>
 #include <chrono>
@@ -19,24 +19,33 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "experts/base/cpu.h"
 #include "experts/base/status_macros.h"
+#include "experts/checkpoint/checkpoint.h"
 #include "experts/executor.h"
 #include "experts/kernels/kernels.h"
 #include "experts/kernels/machine_rates.h"
 #include "experts/local_expert_shard.h"
 #include "experts/matmul_onednn.h"
 #include "experts/onednn_expert_shard.h"
+#include "router/model_spec.h"
 #include "server/flags.h"
 
-ABSL_FLAG(int64_t, d_model, 2048, "Width of the hidden states.");
-ABSL_FLAG(int64_t, d_ff, 1024, "Inner width of an expert.");
-ABSL_FLAG(int64_t, num_experts, 64, "Experts of the layer.");
-ABSL_FLAG(int64_t, top_k, 8, "Experts per token.");
+ABSL_FLAG(int64_t, d_model, 0,
+          "Width of the hidden states; 0 = the checkpoint's, or 2048 without "
+          "one.");
+ABSL_FLAG(int64_t, d_ff, 0,
+          "Inner width of an expert; 0 = the checkpoint's, or 1024.");
+ABSL_FLAG(int64_t, num_experts, 0,
+          "Experts of the layer; 0 = the checkpoint's, or 64.");
+ABSL_FLAG(int64_t, top_k, 0, "Experts per token; 0 = the checkpoint's, or 8.");
+ABSL_FLAG(int, layer, -1,
+          "Layer of the checkpoint; -1 = the first routed one, or the first.");
 ABSL_FLAG(std::vector<std::string>, weight_formats,
           (std::vector<std::string>{"f32", "bf16", "int8", "int4", "f16", "fp8",
                                     "mxfp4"}),
@@ -88,7 +97,9 @@ class RandomExpert {
  public:
   explicit RandomExpert(const ExpertSpec& spec) {
     for (size_t p = 0; p < kNumProjections; ++p) {
-      const bool down = static_cast<Projection>(p) == Projection::kDown;
+      const auto projection = static_cast<Projection>(p);
+      if (projection == Projection::kGate && !spec.gated) continue;
+      const bool down = projection == Projection::kDown;
       StoredMatrix& matrix = stored_.weights[p];
       matrix.rows = down ? spec.d_model : spec.d_ff;
       matrix.cols = down ? spec.d_ff : spec.d_model;
@@ -151,24 +162,65 @@ struct Options {
   int64_t cold_bytes = 0;
 };
 
-absl::Status CheckPositive(absl::string_view flag, int64_t value) {
-  if (value >= 1) return absl::OkStatus();
+// A flag's value, or `otherwise` if it is 0.
+absl::StatusOr<int64_t> PositiveOr(const absl::Flag<int64_t>& flag,
+                                   int64_t otherwise) {
+  const int64_t value = absl::GetFlag(flag);
+  if (value >= 0) return value > 0 ? value : otherwise;
   return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, ": want at least 1, got ", value));
+      absl::StrCat("--", absl::GetFlagReflectionHandle(flag).Name(),
+                   ": want at least 1, got ", value));
 }
 
-absl::StatusOr<Options> OptionsFromFlags() {
+// The layer of a checkpoint that --layer asks for.
+absl::StatusOr<LayerSpec> LayerOf(const std::string& folder) {
+  MOE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
+  MOE_ASSIGN_OR_RETURN(const std::vector<ModelSpec> models,
+                       DescribeModels(checkpoint));
+  std::vector<const LayerSpec*> layers;
+  for (const ModelSpec& model : models) {
+    for (const LayerSpec& layer : model.layers) layers.push_back(&layer);
+  }
+  const int wanted = absl::GetFlag(FLAGS_layer);
+  const auto found =
+      std::find_if(layers.begin(), layers.end(), [&](const LayerSpec* layer) {
+        return wanted >= 0 ? layer->index == wanted : layer->rule.has_value();
+      });
+  if (found != layers.end()) return **found;
+  if (wanted < 0 && !layers.empty()) return *layers.front();
+  return absl::NotFoundError(
+      absl::StrCat("--layer: want one of ",
+                   absl::StrJoin(layers, ", ",
+                                 [](std::string* out, const LayerSpec* layer) {
+                                   absl::StrAppend(out, layer->index);
+                                 }),
+                   " (those with an FFN), got ", wanted));
+}
+
+// folder: of the checkpoint whose shapes to take; empty = none.
+absl::StatusOr<Options> OptionsFromFlags(const std::string& folder) {
   Options options;
-  options.spec.d_model = absl::GetFlag(FLAGS_d_model);
-  options.spec.d_ff = absl::GetFlag(FLAGS_d_ff);
-  options.num_experts = absl::GetFlag(FLAGS_num_experts);
-  options.top_k = absl::GetFlag(FLAGS_top_k);
+  options.spec.d_model = 2048;
+  options.spec.d_ff = 1024;
+  options.num_experts = 64;
+  options.top_k = 8;
+  if (!folder.empty()) {
+    MOE_ASSIGN_OR_RETURN(const LayerSpec layer, LayerOf(folder));
+    options.spec = layer.experts.expert;
+    // They take no time that could be measured.
+    options.spec.has_bias = false;
+    options.num_experts = layer.experts.num_experts;
+    options.top_k = layer.rule.has_value() ? layer.rule->top_k : 1;
+  }
   options.cold_bytes = absl::GetFlag(FLAGS_cold_bytes);
   options.cell_seconds = absl::ToDoubleSeconds(absl::GetFlag(FLAGS_cell_time));
-  MOE_RETURN_IF_ERROR(CheckPositive("d_model", options.spec.d_model));
-  MOE_RETURN_IF_ERROR(CheckPositive("d_ff", options.spec.d_ff));
-  MOE_RETURN_IF_ERROR(CheckPositive("num_experts", options.num_experts));
-  MOE_RETURN_IF_ERROR(CheckPositive("top_k", options.top_k));
+  MOE_ASSIGN_OR_RETURN(options.spec.d_model,
+                       PositiveOr(FLAGS_d_model, options.spec.d_model));
+  MOE_ASSIGN_OR_RETURN(options.spec.d_ff,
+                       PositiveOr(FLAGS_d_ff, options.spec.d_ff));
+  MOE_ASSIGN_OR_RETURN(options.num_experts,
+                       PositiveOr(FLAGS_num_experts, options.num_experts));
+  MOE_ASSIGN_OR_RETURN(options.top_k, PositiveOr(FLAGS_top_k, options.top_k));
   if (options.top_k > options.num_experts) {
     return absl::InvalidArgumentError(
         absl::StrCat("--top_k: want at most ", options.num_experts,
@@ -262,9 +314,10 @@ class Bench {
   }
 
   // A layer of plain oneDNN products; null where oneDNN has none for a format.
-  std::unique_ptr<ExpertShard> MakeOneDnn(WeightFormat format) {
-    const std::vector<StoredExpert> experts(
-        static_cast<size_t>(options_.num_experts), expert_.stored());
+  std::unique_ptr<ExpertShard> MakeOneDnn(WeightFormat format,
+                                          int64_t num_experts) {
+    const std::vector<StoredExpert> experts(static_cast<size_t>(num_experts),
+                                            expert_.stored());
     if (format == WeightFormat::kF32) {
       return OneDnnExpertShard::Load(options_.spec, experts, &executor_);
     }
@@ -291,29 +344,34 @@ class Bench {
   }
 
   // Error of one expert's output in `format` against f32, relative to the RMS
-  // of the output: {RMS, largest}.
-  std::pair<double, double> MeasureError(WeightFormat format) {
+  // of the output: {RMS, largest}. By plain oneDNN products if `onednn`: there
+  // must be some.
+  std::pair<double, double> MeasureError(WeightFormat format, bool onednn) {
     constexpr int64_t kRows = 64;
     const int64_t d_model = options_.spec.d_model;
     const std::vector<float> x = Gaussian(kRows * d_model, 1.0F, 7);
-    const auto run = [&](WeightFormat f) {
-      const auto shard = LocalExpertShard::Load(
-          options_.spec, {expert_.stored()}, f, &workspace_);
+    const auto run = [&](ExpertShard& shard) {
       std::vector<int32_t> rows(kRows);
       std::iota(rows.begin(), rows.end(), 0);
       const std::vector<int32_t> offsets = {0, kRows};
       std::vector<float> out(x.size());
       shard
-          ->Forward({.hidden_states = ConstMatrix(x.data(), kRows, d_model),
-                     .offsets = offsets,
-                     .rows = rows,
-                     .input_scales = {}},
-                    Matrix(out.data(), kRows, d_model))
+          .Forward({.hidden_states = ConstMatrix(x.data(), kRows, d_model),
+                    .offsets = offsets,
+                    .rows = rows,
+                    .input_scales = {}},
+                   Matrix(out.data(), kRows, d_model))
           .IgnoreError();
       return out;
     };
-    const std::vector<float> want = run(WeightFormat::kF32);
-    const std::vector<float> got = run(format);
+    const auto load = [&](WeightFormat f) {
+      return LocalExpertShard::Load(options_.spec, {expert_.stored()}, f,
+                                    &workspace_);
+    };
+    const std::vector<float> want = run(*load(WeightFormat::kF32));
+    const std::vector<float> got =
+        onednn ? run(*MakeOneDnn(format, /*num_experts=*/1))
+               : run(*load(format));
     double squares = 0;
     double error_squares = 0;
     double largest = 0;
@@ -454,10 +512,12 @@ absl::Status WriteJson(const std::string& path, const Options& options,
 absl::Status Run(const Options& options) {
   Bench bench(options);
   absl::PrintF(
-      "layer: d_model %d, d_ff %d, %d experts, top-%d, random routing, cold "
-      "weights; %d threads, isa %s\n\n%-7s %6s %13s %10s %9s %11s %8s %8s "
+      "layer: d_model %d, d_ff %d, %s%s, %d experts, top-%d, random routing, "
+      "cold weights; %d threads, isa %s\n\n%-7s %6s %13s %10s %9s %11s %8s %8s "
       "%9s\n",
-      options.spec.d_model, options.spec.d_ff, options.num_experts,
+      options.spec.d_model, options.spec.d_ff,
+      options.spec.gated ? "gated " : "",
+      ActivationName(options.spec.activation.activation), options.num_experts,
       options.top_k, options.num_threads, options.kernels->isa, "weights",
       "tokens", "median time", "tokens/s", "GFLOP/s", "of GFLOP/s", "GB/s",
       "of GB/s", "roofline");
@@ -465,7 +525,8 @@ absl::Status Run(const Options& options) {
   std::vector<Cell> cells;
   for (const WeightFormat format : options.formats) {
     const auto layers = bench.MakeLayers(format);
-    const auto onednn = compare ? bench.MakeOneDnn(format) : nullptr;
+    const auto onednn =
+        compare ? bench.MakeOneDnn(format, options.num_experts) : nullptr;
     if (compare && format == WeightFormat::kBF16 && onednn == nullptr) {
       absl::PrintF("oneDNN %s does not multiply bf16 on this CPU\n",
                    OneDnnVersion());
@@ -495,9 +556,16 @@ absl::Status Run(const Options& options) {
       least);
   absl::PrintF("\nerror against f32, relative to the RMS of the output:\n");
   for (const WeightFormat format : options.formats) {
-    const auto [rms, largest] = bench.MeasureError(format);
-    absl::PrintF("%-7s RMS %.2e, largest %.2e\n", WeightFormatName(format), rms,
-                 largest);
+    const auto print = [&](bool onednn) {
+      const auto [rms, largest] = bench.MeasureError(format, onednn);
+      absl::PrintF("%-7s RMS %.2e, largest %.2e%s\n", WeightFormatName(format),
+                   rms, largest, onednn ? " by plain oneDNN products" : "");
+    };
+    print(/*onednn=*/false);
+    // Where the oneDNN of MakeOneDnn rounds activations, too.
+    if (compare && format == WeightFormat::kBF16 && OneDnnMultipliesBF16()) {
+      print(/*onednn=*/true);
+    }
   }
   absl::PrintF(
       "\nkernels: %s, same bytes in any batch%s; oneDNN %s is not used but by "
@@ -515,16 +583,21 @@ int Main(int argc, char** argv) {
   const std::vector<std::string> positional = ParseCommandLineOrExit(
       argc, argv,
       "moe-bench measures the engine against what the machine can do.\n\n"
-      "  moe-bench                                  the whole table\n"
+      "  moe-bench                                      the whole table\n"
       "  moe-bench --weight_formats=int8 --tokens=1,64  some cells\n"
-      "  moe-bench --compare                        and plain oneDNN beside it",
+      "  moe-bench DIR                                  the shapes of a "
+      "checkpoint\n"
+      "  moe-bench --compare                            and plain oneDNN "
+      "beside "
+      "it",
       "moe_bench.cc");
   absl::Status status = absl::OkStatus();
-  if (!positional.empty()) {
-    status = absl::InvalidArgumentError(
-        absl::StrCat("want flags only, got \"", positional.front(), "\""));
+  if (positional.size() > 1) {
+    status = absl::InvalidArgumentError(absl::StrCat(
+        "want flags and at most one checkpoint, got \"", positional[1], "\""));
   } else {
-    const auto options = OptionsFromFlags();
+    const auto options =
+        OptionsFromFlags(positional.empty() ? "" : positional.front());
     status = options.ok() ? Run(*options) : options.status();
   }
   if (status.ok()) return 0;
