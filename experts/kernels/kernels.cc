@@ -62,7 +62,9 @@ std::vector<Kernels> FillAll() {
     tables.push_back(kernels);
 #if HWY_ARCH_X86_64
     if (target == HWY_AVX3) {
-      for (size_t i = first; i < tables.size(); ++i) TuneForCpu(tables[i]);
+      for (size_t i = first; i < tables.size(); ++i) {
+        TuneForCpu(CpuFeatures(), tables[i]);
+      }
     }
 #endif
   }

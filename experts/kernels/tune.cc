@@ -59,8 +59,7 @@ void TuneForZen5(Kernels& kernels) {
 
 }  // namespace
 
-void TuneForCpu(Kernels& kernels) {
-  const X86Features& cpu = CpuFeatures();
+void TuneForCpu(const X86Features& cpu, Kernels& kernels) {
   if (cpu.zen4) {
     TuneForZen4(kernels);
   } else if (cpu.amd) {

@@ -55,10 +55,10 @@ void UseAmx(Kernels& kernels);
 // Part of it: bf16.
 void UseSplit(Kernels& kernels);
 
-// Adapts a table for AVX-512, or one of those made of it, to the CPU: how far
+// Adapts a table for AVX-512, or one of those made of it, to a CPU: how far
 // ahead it fetches, how many rows and panels it multiplies at once. The bytes
 // of results stay the same. What FormatKernels begins with suits Intel's.
-void TuneForCpu(Kernels& kernels);
+void TuneForCpu(const X86Features& cpu, Kernels& kernels);
 
 // Of the 8 tile registers: [0, sums) hold sums, the last one holds weights, the
 // ones between activations.

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "experts/kernels/x86.h"
 #include "gtest/gtest.h"
 #include "tests/experts/kernels/packed_experts.h"
 #include "tests/testing/allocation_counter.h"
@@ -247,6 +248,41 @@ TEST_P(RunExpertsFormatTest, VnniOfAnyWidthAndAmxFormTheSameIntegers) {
     }
   }
 }
+
+#if HWY_ARCH_X86_64
+// With strips and panels that this CPU has no use for.
+TEST_P(RunExpertsFormatTest, BytesDoNotDependOnWhichCpuATableIsTunedFor) {
+  X86Features zen4;
+  zen4.amd = true;
+  zen4.zen4 = true;
+  X86Features zen5;
+  zen5.amd = true;
+  const std::pair<const char*, X86Features> cpus[] = {
+      {"Intel", {}}, {"Zen 4", zen4}, {"Zen 5", zen5}};
+  const ExpertSpec spec = Spec(288, 72);
+  const TestExpert expert(spec, GetParam(), /*seed=*/6);
+  const auto hidden = RandomFloats(60 * spec.d_model, 1.0F, 96);
+  int tables = 0;
+  for (const Kernels* table : AllKernels()) {
+    if (table->isa != "AVX3" && table->isa != "VNNI" && table->isa != "AMX") {
+      continue;
+    }
+    ++tables;
+    for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 11, 12, 60}) {
+      const TestBatch batch(hidden, spec.d_model, {tokens});
+      const auto want = RunOnce(*table, spec, {&expert.packed, 1}, batch.batch);
+      for (const auto& [name, cpu] : cpus) {
+        Kernels tuned = *table;
+        TuneForCpu(cpu, tuned);
+        EXPECT_TRUE(SameBytes(
+            want, RunOnce(tuned, spec, {&expert.packed, 1}, batch.batch)))
+            << table->isa << " for " << name << ", " << tokens << " rows";
+      }
+    }
+  }
+  if (tables == 0) GTEST_SKIP() << "this CPU does not have AVX-512";
+}
+#endif
 
 TEST_P(RunExpertsFormatTest, BytesDoNotDependOnThreadsOrCompany) {
   const ExpertSpec spec = Spec(160, 200, /*has_bias=*/true);
