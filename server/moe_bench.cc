@@ -14,6 +14,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,8 @@
 #include "router/model_spec.h"
 #include "server/flags.h"
 
+constexpr int kAnyLayer = -1;
+
 ABSL_FLAG(int64_t, d_model, 0,
           "Width of the hidden states; 0 = the checkpoint's, or 2048 without "
           "one.");
@@ -44,8 +47,9 @@ ABSL_FLAG(int64_t, d_ff, 0,
 ABSL_FLAG(int64_t, num_experts, 0,
           "Experts of the layer; 0 = the checkpoint's, or 64.");
 ABSL_FLAG(int64_t, top_k, 0, "Experts per token; 0 = the checkpoint's, or 8.");
-ABSL_FLAG(int, layer, -1,
-          "Layer of the checkpoint; -1 = the first routed one, or the first.");
+ABSL_FLAG(int, layer, kAnyLayer,
+          "Layer of the checkpoint, of the encoder if there is one; -1 = the "
+          "first routed one, or the first.");
 ABSL_FLAG(std::vector<std::string>, weight_formats,
           (std::vector<std::string>{"f32", "bf16", "int8", "int4", "f16", "fp8",
                                     "mxfp4"}),
@@ -169,7 +173,7 @@ absl::StatusOr<int64_t> PositiveOr(const absl::Flag<int64_t>& flag,
   if (value >= 0) return value > 0 ? value : otherwise;
   return absl::InvalidArgumentError(
       absl::StrCat("--", absl::GetFlagReflectionHandle(flag).Name(),
-                   ": want at least 1, got ", value));
+                   ": want at least 1, or 0 = default, got ", value));
 }
 
 // The layer of a checkpoint that --layer asks for.
@@ -178,22 +182,23 @@ absl::StatusOr<LayerSpec> LayerOf(const std::string& folder) {
   MOE_ASSIGN_OR_RETURN(const std::vector<ModelSpec> models,
                        DescribeModels(checkpoint));
   std::vector<const LayerSpec*> layers;
+  std::set<int> numbers;  // an encoder and a decoder share some
   for (const ModelSpec& model : models) {
-    for (const LayerSpec& layer : model.layers) layers.push_back(&layer);
+    for (const LayerSpec& layer : model.layers) {
+      layers.push_back(&layer);
+      numbers.insert(layer.index);
+    }
   }
   const int wanted = absl::GetFlag(FLAGS_layer);
   const auto found =
       std::find_if(layers.begin(), layers.end(), [&](const LayerSpec* layer) {
-        return wanted >= 0 ? layer->index == wanted : layer->rule.has_value();
+        return wanted == kAnyLayer ? layer->rule.has_value()
+                                   : layer->index == wanted;
       });
   if (found != layers.end()) return **found;
-  if (wanted < 0 && !layers.empty()) return *layers.front();
+  if (wanted == kAnyLayer && !layers.empty()) return *layers.front();
   return absl::NotFoundError(
-      absl::StrCat("--layer: want one of ",
-                   absl::StrJoin(layers, ", ",
-                                 [](std::string* out, const LayerSpec* layer) {
-                                   absl::StrAppend(out, layer->index);
-                                 }),
+      absl::StrCat("--layer: want one of ", absl::StrJoin(numbers, ", "),
                    " (those with an FFN), got ", wanted));
 }
 
@@ -211,6 +216,9 @@ absl::StatusOr<Options> OptionsFromFlags(const std::string& folder) {
     options.spec.has_bias = false;
     options.num_experts = layer.experts.num_experts;
     options.top_k = layer.rule.has_value() ? layer.rule->top_k : 1;
+  } else if (absl::GetFlag(FLAGS_layer) != kAnyLayer) {
+    return absl::InvalidArgumentError(
+        "--layer: want a checkpoint that has it, got none");
   }
   options.cold_bytes = absl::GetFlag(FLAGS_cold_bytes);
   options.cell_seconds = absl::ToDoubleSeconds(absl::GetFlag(FLAGS_cell_time));
@@ -587,9 +595,7 @@ int Main(int argc, char** argv) {
       "  moe-bench --weight_formats=int8 --tokens=1,64  some cells\n"
       "  moe-bench DIR                                  the shapes of a "
       "checkpoint\n"
-      "  moe-bench --compare                            and plain oneDNN "
-      "beside "
-      "it",
+      "  moe-bench --compare                            with plain oneDNN",
       "moe_bench.cc");
   absl::Status status = absl::OkStatus();
   if (positional.size() > 1) {

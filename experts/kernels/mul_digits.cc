@@ -127,7 +127,8 @@ void PackDigits(const PackRowsArgs& args) {
 
 // sums[i] and following, one for each vector of the panels at once, += codes
 // times the same four digits for all columns. By lines of assembly: compilers
-// load the digits of all rows first and then run out of registers.
+// load the digits of all rows first and then run out of registers. A sum that
+// is written before the last line has read its operands shares no register.
 struct Quad {
   uint8_t bytes[4];
 };
@@ -145,7 +146,7 @@ HWY_INLINE void AddProducts(const VB (&codes)[kWide], const uint8_t* digits,
     asm("vpbroadcastd %5, %2\n\t"
         "vpdpbusd %2, %3, %0\n\t"
         "vpdpbusd %2, %4, %1"
-        : "+v"(sums[i].raw), "+v"(sums[i + 1].raw), "=&v"(of_row.raw)
+        : "+&v"(sums[i].raw), "+v"(sums[i + 1].raw), "=&v"(of_row.raw)
         : "v"(codes[0].raw), "v"(codes[1].raw), "m"(*quad));
   } else {
     static_assert(kWide == 4);
@@ -154,7 +155,7 @@ HWY_INLINE void AddProducts(const VB (&codes)[kWide], const uint8_t* digits,
         "vpdpbusd %4, %6, %1\n\t"
         "vpdpbusd %4, %7, %2\n\t"
         "vpdpbusd %4, %8, %3"
-        : "+v"(sums[i].raw), "+v"(sums[i + 1].raw), "+v"(sums[i + 2].raw),
+        : "+&v"(sums[i].raw), "+&v"(sums[i + 1].raw), "+&v"(sums[i + 2].raw),
           "+v"(sums[i + 3].raw), "=&v"(of_row.raw)
         : "v"(codes[0].raw), "v"(codes[1].raw), "v"(codes[2].raw),
           "v"(codes[3].raw), "m"(*quad));
@@ -169,7 +170,7 @@ HWY_INLINE void AddProducts(const VB (&codes)[kWide], const uint8_t* digits,
   asm("vpbroadcastd %5, %2\n\t"
       "%{vex%} vpdpbusd %2, %3, %0\n\t"
       "%{vex%} vpdpbusd %2, %4, %1"
-      : "+x"(sums[i].raw), "+x"(sums[i + 1].raw), "=&x"(of_row.raw)
+      : "+&x"(sums[i].raw), "+x"(sums[i + 1].raw), "=&x"(of_row.raw)
       : "x"(codes[0].raw), "x"(codes[1].raw),
         "m"(*reinterpret_cast<const Quad*>(digits)));
 }
@@ -229,7 +230,7 @@ struct DigitMul {
   struct Rows {
     static constexpr int kSums = kDigits * kRowsNow * kWide;
     // Sums of every other quad apart: a few chains would wait for each other.
-    static constexpr bool kSplit = kRowsNow * kN <= 1;
+    static constexpr bool kSplit = kRowsNow * kN == 1;
     // The last rows to be multiplied fetch for all.
     static constexpr bool kLast = kFirst == 0;
     using Sums = std::make_integer_sequence<int, kSums>;
@@ -323,6 +324,7 @@ struct DigitMul {
             block.terms[kFirst + r], zero_points, scales, output);
       };
       if constexpr (kKeep) {
+        static_assert(kFirst == 0);
         outputs[kSum] = add(outputs[kSum]);
       } else {
         float* out =
