@@ -3,7 +3,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "experts/base/status_macros.h"
-#include "server/read_file.h"
+#include "server/common/read_file.h"
 
 namespace moe {
 

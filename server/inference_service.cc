@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "server/common/version.h"
 #include "server/grpc_status.h"
 #include "server/infer_metadata.h"
 #include "server/infer_request.h"
-#include "server/version.h"
 
 namespace moe {
 namespace {

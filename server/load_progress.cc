@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "server/logging.h"
+#include "server/common/logging.h"
 
 namespace moe {
 

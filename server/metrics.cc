@@ -10,8 +10,8 @@
 #include "experts/kernels/kernels.h"
 #include "experts/matmul_onednn.h"
 #include "experts/weight_format.h"
+#include "server/common/version.h"
 #include "server/process_metrics.h"
-#include "server/version.h"
 
 namespace moe {
 namespace {

@@ -9,9 +9,9 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
+#include "server/common/logging.h"
 #include "server/inspect/figures.h"
 #include "server/load_progress.h"
-#include "server/logging.h"
 #include "server/process_metrics.h"
 #include "server/warm_up.h"
 

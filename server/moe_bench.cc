@@ -35,7 +35,7 @@
 #include "experts/matmul_onednn.h"
 #include "experts/onednn_expert_shard.h"
 #include "router/model_spec.h"
-#include "server/flags.h"
+#include "server/common/flags.h"
 
 constexpr int kAnyLayer = -1;
 

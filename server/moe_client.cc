@@ -19,8 +19,8 @@
 #include "server/client/metrics_page.h"
 #include "server/client/plan.h"
 #include "server/client/verify.h"
-#include "server/flags.h"
-#include "server/index_set.h"
+#include "server/common/flags.h"
+#include "server/common/index_set.h"
 
 ABSL_FLAG(std::string, server, "127.0.0.1:50051",
           "HOST:PORT or unix:PATH of the server, or any gRPC target.");

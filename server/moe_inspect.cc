@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "server/flags.h"
+#include "server/common/flags.h"
 #include "server/inspect/report.h"
 
 int main(int argc, char** argv) {

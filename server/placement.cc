@@ -12,7 +12,7 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/text.h"
 #include "moe/v1/placement.pb.h"
-#include "server/read_file.h"
+#include "server/common/read_file.h"
 
 namespace moe {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "server/index_set.h"
+#include "server/common/index_set.h"
 
 namespace moe {
 

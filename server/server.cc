@@ -23,11 +23,11 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "server/available_memory.h"
-#include "server/logging.h"
+#include "server/common/logging.h"
+#include "server/common/version.h"
 #include "server/process_metrics.h"
 #include "server/short_slices.h"
 #include "server/tls_credentials.h"
-#include "server/version.h"
 
 namespace moe {
 namespace {

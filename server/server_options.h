@@ -14,7 +14,7 @@
 #include "experts/weight_format.h"
 #include "moe/v1/moe.pb.h"
 #include "server/caller.h"
-#include "server/index_set.h"
+#include "server/common/index_set.h"
 #include "server/metrics.h"
 #include "server/model_source.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
-#include "server/logging.h"
+#include "server/common/logging.h"
 #include "server/sharded_experts.h"
 
 namespace moe {

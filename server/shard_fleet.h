@@ -23,11 +23,11 @@
 #include "absl/time/time.h"
 #include "moe/v1/shard.pb.h"
 #include "router/model.h"
+#include "server/common/watched_files.h"
 #include "server/metrics.h"
 #include "server/placement.h"
 #include "server/shard_client.h"
 #include "server/spread_layer.h"
-#include "server/watched_files.h"
 
 namespace moe {
 

@@ -15,9 +15,9 @@
 #include "experts/base/status_macros.h"
 #include "grpc/grpc.h"
 #include "grpc/grpc_security.h"
-#include "server/logging.h"
-#include "server/read_file.h"
-#include "server/watched_files.h"
+#include "server/common/logging.h"
+#include "server/common/read_file.h"
+#include "server/common/watched_files.h"
 
 namespace moe {
 namespace {

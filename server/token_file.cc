@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "experts/base/status_macros.h"
-#include "server/logging.h"
-#include "server/read_file.h"
+#include "server/common/logging.h"
+#include "server/common/read_file.h"
 
 namespace moe {
 namespace {

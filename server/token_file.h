@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "server/watched_files.h"
+#include "server/common/watched_files.h"
 
 namespace moe {
 

@@ -15,8 +15,8 @@
 #include "experts/checkpoint/text.h"
 #include "moe/v1/placement.pb.h"
 #include "server/client/http_get.h"
-#include "server/index_set.h"
-#include "server/read_file.h"
+#include "server/common/index_set.h"
+#include "server/common/read_file.h"
 
 namespace moe {
 namespace {

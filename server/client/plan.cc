@@ -12,8 +12,8 @@
 #include "absl/strings/str_replace.h"
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/text.h"
+#include "server/common/index_set.h"
 #include "server/expert_balancer.h"
-#include "server/index_set.h"
 #include "server/placement.h"
 
 namespace moe {

@@ -11,8 +11,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "server/client/load.h"
-#include "server/flags.h"
-#include "server/index_set.h"
+#include "server/common/flags.h"
+#include "server/common/index_set.h"
 #include "server/server_options.h"
 #include "tests/fuzz/fuzz_target.h"
 

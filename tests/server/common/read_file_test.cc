@@ -1,4 +1,4 @@
-#include "server/read_file.h"
+#include "server/common/read_file.h"
 
 #include <string>
 

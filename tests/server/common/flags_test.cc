@@ -1,4 +1,4 @@
-#include "server/flags.h"
+#include "server/common/flags.h"
 
 #include <unistd.h>
 

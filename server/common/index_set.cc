@@ -1,4 +1,4 @@
-#include "server/index_set.h"
+#include "server/common/index_set.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "server/flags.h"
+#include "server/common/flags.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "experts/base/status_macros.h"
-#include "server/version.h"
+#include "server/common/version.h"
 
 namespace moe {
 namespace {

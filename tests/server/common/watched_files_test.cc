@@ -1,4 +1,4 @@
-#include "server/watched_files.h"
+#include "server/common/watched_files.h"
 
 #include <filesystem>
 #include <string>
