@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "experts/base/status_macros.h"
-#include "server/grpc_status.h"
+#include "server/wire/grpc_status.h"
 
 namespace moe {
 namespace {

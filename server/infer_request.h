@@ -13,8 +13,8 @@
 #include "absl/types/span.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "inference/inference.pb.h"
-#include "server/infer_message.h"
 #include "server/model_registry.h"
+#include "server/wire/infer_message.h"
 #include "server/wire_request.h"
 
 namespace moe {

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "server/common/version.h"
-#include "server/grpc_status.h"
 #include "server/infer_metadata.h"
 #include "server/infer_request.h"
+#include "server/wire/grpc_status.h"
 
 namespace moe {
 namespace {

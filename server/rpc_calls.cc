@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/grpc_status.h"
+#include "server/wire/grpc_status.h"
 
 namespace moe {
 namespace {

@@ -8,7 +8,7 @@
 #include "experts/base/status_macros.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
-#include "server/grpc_status.h"
+#include "server/wire/grpc_status.h"
 
 namespace moe {
 namespace {

@@ -1,8 +1,8 @@
 #include "server/shard_message.h"
 
 #include "absl/strings/str_cat.h"
-#include "server/tensor_codec.h"
-#include "server/wire_message.h"
+#include "server/wire/tensor_codec.h"
+#include "server/wire/wire_message.h"
 
 namespace moe {
 

@@ -11,8 +11,8 @@
 #include "moe/v1/shard.pb.h"
 #include "server/engine.h"
 #include "server/model_registry.h"
-#include "server/tensor_codec.h"
-#include "server/wire_message.h"
+#include "server/wire/tensor_codec.h"
+#include "server/wire/wire_message.h"
 #include "server/wire_request.h"
 
 namespace moe {

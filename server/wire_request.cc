@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "experts/base/status_macros.h"
 #include "google/protobuf/wire_format_lite.h"
-#include "server/grpc_status.h"
+#include "server/wire/grpc_status.h"
 
 namespace moe {
 namespace {

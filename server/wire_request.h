@@ -16,8 +16,8 @@
 #include "moe/v1/moe.pb.h"
 #include "server/engine.h"
 #include "server/model_registry.h"
-#include "server/tensor_codec.h"
-#include "server/wire_message.h"
+#include "server/wire/tensor_codec.h"
+#include "server/wire/wire_message.h"
 
 namespace moe {
 

@@ -12,7 +12,7 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/safetensors.h"
 #include "server/load_progress.h"
-#include "server/tensor_codec.h"
+#include "server/wire/tensor_codec.h"
 
 namespace moe {
 namespace {

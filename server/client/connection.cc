@@ -8,8 +8,8 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
-#include "server/grpc_status.h"
-#include "server/tensor_codec.h"
+#include "server/wire/grpc_status.h"
+#include "server/wire/tensor_codec.h"
 
 namespace moe {
 namespace {

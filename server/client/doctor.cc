@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "server/load_progress.h"
-#include "server/tensor_codec.h"
+#include "server/wire/tensor_codec.h"
 
 namespace moe {
 namespace {

@@ -24,8 +24,8 @@
 #include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
 #include "grpcpp/alarm.h"
-#include "server/grpc_status.h"
-#include "server/tensor_codec.h"
+#include "server/wire/grpc_status.h"
+#include "server/wire/tensor_codec.h"
 
 namespace moe {
 namespace {

@@ -10,8 +10,8 @@
 #include "benchmark/benchmark.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "moe/v1/moe.pb.h"
-#include "server/tensor_codec.h"
-#include "server/wire_message.h"
+#include "server/wire/tensor_codec.h"
+#include "server/wire/wire_message.h"
 
 namespace moe {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "server/wire_message.h"
+#include "server/wire/wire_message.h"
 #include "server/wire_request.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/request_target.h"

@@ -17,8 +17,8 @@
 #include "gtest/gtest.h"
 #include "inference/inference.grpc.pb.h"
 #include "moe/v1/moe.grpc.pb.h"
-#include "server/grpc_status.h"
 #include "server/server.h"
+#include "server/wire/grpc_status.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "router/model.h"
 #include "server/shard_message.h"
-#include "server/tensor_codec.h"
+#include "server/wire/tensor_codec.h"
 #include "tests/testing/reference_moe.h"
 #include "tests/testing/status_matchers.h"
 

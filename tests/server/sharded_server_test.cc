@@ -24,7 +24,7 @@
 #include "server/client/connection.h"
 #include "server/client/http_get.h"
 #include "server/server.h"
-#include "server/tensor_codec.h"
+#include "server/wire/tensor_codec.h"
 #include "tests/testing/reference_moe.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"

@@ -1,11 +1,11 @@
-#include "server/infer_message.h"
+#include "server/wire/infer_message.h"
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/proto_buffer_reader.h"
-#include "server/wire_fields.h"
+#include "server/wire/wire_fields.h"
 
 namespace moe {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/tensor_codec.h"
+#include "server/wire/tensor_codec.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "server/infer_message.h"
+#include "server/wire/infer_message.h"
 
 #include <cstdint>
 #include <string>

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "experts/base/matrix_view.h"
 #include "moe/v1/moe.pb.h"
-#include "server/wire_bytes.h"
+#include "server/wire/wire_bytes.h"
 
 namespace moe {
 

@@ -17,8 +17,8 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "moe/v1/moe.pb.h"
-#include "server/tensor_codec.h"
-#include "server/wire_bytes.h"
+#include "server/wire/tensor_codec.h"
+#include "server/wire/wire_bytes.h"
 
 namespace moe {
 

@@ -1,4 +1,4 @@
-#include "server/wire_message.h"
+#include "server/wire/wire_message.h"
 
 #include <cstdint>
 #include <numeric>

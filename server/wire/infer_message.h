@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "inference/inference.pb.h"
-#include "server/wire_bytes.h"
-#include "server/wire_message.h"
+#include "server/wire/wire_bytes.h"
+#include "server/wire/wire_message.h"
 
 namespace google::protobuf::io {
 class CodedInputStream;

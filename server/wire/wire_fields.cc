@@ -1,4 +1,4 @@
-#include "server/wire_fields.h"
+#include "server/wire/wire_fields.h"
 
 #include <limits>
 #include <string>

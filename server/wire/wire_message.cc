@@ -1,4 +1,4 @@
-#include "server/wire_message.h"
+#include "server/wire/wire_message.h"
 
 #include <algorithm>
 #include <limits>
@@ -11,7 +11,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/proto_buffer_reader.h"
-#include "server/wire_fields.h"
+#include "server/wire/wire_fields.h"
 
 namespace moe {
 namespace {
