@@ -24,9 +24,9 @@
 #include "server/engine.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
-#include "server/send_watch.h"
 #include "server/shard_fleet.h"
-#include "server/token_file.h"
+#include "server/transport/send_watch.h"
+#include "server/transport/token_file.h"
 #include "server/wire_request.h"
 
 namespace moe {

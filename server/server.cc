@@ -26,8 +26,8 @@
 #include "server/common/logging.h"
 #include "server/common/version.h"
 #include "server/process_metrics.h"
-#include "server/short_slices.h"
-#include "server/tls_credentials.h"
+#include "server/transport/short_slices.h"
+#include "server/transport/tls_credentials.h"
 
 namespace moe {
 namespace {

@@ -15,7 +15,6 @@
 #include "grpcpp/server.h"
 #include "server/engine.h"
 #include "server/inference_service.h"
-#include "server/listener.h"
 #include "server/metrics.h"
 #include "server/model_manager.h"
 #include "server/model_registry.h"
@@ -25,7 +24,8 @@
 #include "server/server_options.h"
 #include "server/shard_fleet.h"
 #include "server/shard_service.h"
-#include "server/token_file.h"
+#include "server/transport/listener.h"
+#include "server/transport/token_file.h"
 
 namespace moe {
 

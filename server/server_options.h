@@ -13,10 +13,10 @@
 #include "experts/expert_engine.h"
 #include "experts/weight_format.h"
 #include "moe/v1/moe.pb.h"
-#include "server/caller.h"
 #include "server/common/index_set.h"
 #include "server/metrics.h"
 #include "server/model_source.h"
+#include "server/transport/caller.h"
 
 namespace moe {
 

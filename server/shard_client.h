@@ -24,8 +24,8 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "moe/v1/shard.grpc.pb.h"
 #include "server/batch_queue.h"
-#include "server/caller.h"
 #include "server/metrics.h"
+#include "server/transport/caller.h"
 
 namespace moe {
 

@@ -18,7 +18,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "moe/v1/moe.grpc.pb.h"
-#include "server/caller.h"
+#include "server/transport/caller.h"
 
 namespace moe {
 

@@ -1,4 +1,4 @@
-#include "server/listener.h"
+#include "server/transport/listener.h"
 
 #include <netdb.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-#include "server/caller.h"
+#include "server/transport/caller.h"
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"

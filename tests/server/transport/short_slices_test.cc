@@ -1,4 +1,4 @@
-#include "server/short_slices.h"
+#include "server/transport/short_slices.h"
 
 #include <cstdint>
 #include <optional>

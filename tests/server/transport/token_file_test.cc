@@ -1,4 +1,4 @@
-#include "server/token_file.h"
+#include "server/transport/token_file.h"
 
 #include <filesystem>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "server/send_watch.h"
+#include "server/transport/send_watch.h"
 
 #include <algorithm>
 #include <iterator>
