@@ -22,7 +22,7 @@
 #include "experts/base/matrix_view.h"
 #include "router/ffn_layer.h"
 #include "server/batch_queue.h"
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 #include "server/model_registry.h"
 
 namespace moe {

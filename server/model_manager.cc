@@ -12,7 +12,7 @@
 #include "server/common/logging.h"
 #include "server/inspect/figures.h"
 #include "server/load_progress.h"
-#include "server/process_metrics.h"
+#include "server/metrics/process_metrics.h"
 #include "server/warm_up.h"
 
 namespace moe {

@@ -31,7 +31,7 @@
 #include "router/model.h"
 #include "router/model_spec.h"
 #include "server/engine.h"
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 #include "server/model_reaper.h"
 #include "server/model_registry.h"
 #include "server/model_source.h"

@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "router/model.h"
 #include "server/layer_statistics.h"
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 
 namespace moe {
 

@@ -22,7 +22,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/engine.h"
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 #include "server/model_registry.h"
 #include "server/shard_fleet.h"
 #include "server/transport/send_watch.h"

@@ -25,7 +25,7 @@
 #include "server/available_memory.h"
 #include "server/common/logging.h"
 #include "server/common/version.h"
-#include "server/process_metrics.h"
+#include "server/metrics/process_metrics.h"
 #include "server/transport/short_slices.h"
 #include "server/transport/tls_credentials.h"
 

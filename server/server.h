@@ -15,7 +15,7 @@
 #include "grpcpp/server.h"
 #include "server/engine.h"
 #include "server/inference_service.h"
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 #include "server/model_manager.h"
 #include "server/model_registry.h"
 #include "server/moe_service.h"

@@ -14,7 +14,7 @@
 #include "experts/weight_format.h"
 #include "moe/v1/moe.pb.h"
 #include "server/common/index_set.h"
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 #include "server/model_source.h"
 #include "server/transport/caller.h"
 

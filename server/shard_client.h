@@ -24,7 +24,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "moe/v1/shard.grpc.pb.h"
 #include "server/batch_queue.h"
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 #include "server/transport/caller.h"
 
 namespace moe {

@@ -24,7 +24,7 @@
 #include "moe/v1/shard.pb.h"
 #include "router/model.h"
 #include "server/common/watched_files.h"
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 #include "server/placement.h"
 #include "server/shard_client.h"
 #include "server/spread_layer.h"

@@ -11,8 +11,8 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/metrics.h"
-#include "server/process_metrics.h"
+#include "server/metrics/metrics.h"
+#include "server/metrics/process_metrics.h"
 
 namespace moe {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 

@@ -1,4 +1,4 @@
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "experts/matmul_onednn.h"
 #include "experts/weight_format.h"
 #include "server/common/version.h"
-#include "server/process_metrics.h"
+#include "server/metrics/process_metrics.h"
 
 namespace moe {
 namespace {
