@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "inference/inference.pb.h"
-#include "server/model_registry.h"
+#include "server/engine/model_registry.h"
 #include "server/wire/infer_message.h"
 #include "server/wire_request.h"
 

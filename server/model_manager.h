@@ -30,10 +30,10 @@
 #include "experts/local_expert_shard.h"
 #include "router/model.h"
 #include "router/model_spec.h"
-#include "server/engine.h"
+#include "server/engine/engine.h"
+#include "server/engine/model_registry.h"
 #include "server/metrics/metrics.h"
 #include "server/model_reaper.h"
-#include "server/model_registry.h"
 #include "server/model_source.h"
 
 namespace moe {

@@ -9,7 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "server/model_registry.h"
+#include "server/engine/model_registry.h"
 
 namespace moe {
 

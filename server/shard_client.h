@@ -23,7 +23,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "moe/v1/shard.grpc.pb.h"
-#include "server/batch_queue.h"
+#include "server/engine/batch_queue.h"
 #include "server/metrics/metrics.h"
 #include "server/transport/caller.h"
 

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "server/engine.h"
-#include "server/model_registry.h"
+#include "server/engine/engine.h"
+#include "server/engine/model_registry.h"
 
 namespace moe {
 

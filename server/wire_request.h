@@ -14,8 +14,8 @@
 #include "absl/types/span.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "moe/v1/moe.pb.h"
-#include "server/engine.h"
-#include "server/model_registry.h"
+#include "server/engine/engine.h"
+#include "server/engine/model_registry.h"
 #include "server/wire/tensor_codec.h"
 #include "server/wire/wire_message.h"
 

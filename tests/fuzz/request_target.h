@@ -17,7 +17,7 @@
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "router/model.h"
-#include "server/model_registry.h"
+#include "server/engine/model_registry.h"
 #include "server/wire_request.h"
 #include "tests/fuzz/fuzz_target.h"
 

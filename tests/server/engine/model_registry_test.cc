@@ -1,4 +1,4 @@
-#include "server/model_registry.h"
+#include "server/engine/model_registry.h"
 
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "server/batch_queue.h"
+#include "server/engine/batch_queue.h"
 
 #include <algorithm>
 #include <utility>

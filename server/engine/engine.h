@@ -21,9 +21,9 @@
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/matrix_view.h"
 #include "router/ffn_layer.h"
-#include "server/batch_queue.h"
+#include "server/engine/batch_queue.h"
+#include "server/engine/model_registry.h"
 #include "server/metrics/metrics.h"
-#include "server/model_registry.h"
 
 namespace moe {
 

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "router/model.h"
-#include "server/layer_statistics.h"
+#include "server/engine/layer_statistics.h"
 #include "server/metrics/metrics.h"
 
 namespace moe {
