@@ -5,7 +5,7 @@
 #pragma once
 
 #include "inference/inference.grpc.pb.h"
-#include "server/model_manager.h"
+#include "server/models/model_manager.h"
 #include "server/rpc_calls.h"
 
 namespace moe {

@@ -22,10 +22,10 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
-#include "server/available_memory.h"
 #include "server/common/logging.h"
 #include "server/common/version.h"
 #include "server/metrics/process_metrics.h"
+#include "server/models/available_memory.h"
 #include "server/transport/short_slices.h"
 #include "server/transport/tls_credentials.h"
 

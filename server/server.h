@@ -17,7 +17,7 @@
 #include "server/engine/model_registry.h"
 #include "server/inference_service.h"
 #include "server/metrics/metrics.h"
-#include "server/model_manager.h"
+#include "server/models/model_manager.h"
 #include "server/moe_service.h"
 #include "server/placement.h"
 #include "server/rpc_calls.h"

@@ -15,7 +15,7 @@
 #include "moe/v1/moe.pb.h"
 #include "server/common/index_set.h"
 #include "server/metrics/metrics.h"
-#include "server/model_source.h"
+#include "server/models/model_source.h"
 #include "server/transport/caller.h"
 
 namespace moe {

@@ -1,4 +1,4 @@
-#include "server/load_progress.h"
+#include "server/models/load_progress.h"
 
 #include <string>
 

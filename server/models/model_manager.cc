@@ -1,4 +1,4 @@
-#include "server/model_manager.h"
+#include "server/models/model_manager.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,9 +11,9 @@
 #include "experts/base/status_macros.h"
 #include "server/common/logging.h"
 #include "server/inspect/figures.h"
-#include "server/load_progress.h"
 #include "server/metrics/process_metrics.h"
-#include "server/warm_up.h"
+#include "server/models/load_progress.h"
+#include "server/models/warm_up.h"
 
 namespace moe {
 namespace {

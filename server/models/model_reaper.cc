@@ -1,4 +1,4 @@
-#include "server/model_reaper.h"
+#include "server/models/model_reaper.h"
 
 #include <malloc.h>
 

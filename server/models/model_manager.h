@@ -33,8 +33,8 @@
 #include "server/engine/engine.h"
 #include "server/engine/model_registry.h"
 #include "server/metrics/metrics.h"
-#include "server/model_reaper.h"
-#include "server/model_source.h"
+#include "server/models/model_reaper.h"
+#include "server/models/model_source.h"
 
 namespace moe {
 

@@ -1,4 +1,4 @@
-#include "server/model_manager.h"
+#include "server/models/model_manager.h"
 
 #include <cstdint>
 #include <filesystem>

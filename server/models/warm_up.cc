@@ -1,4 +1,4 @@
-#include "server/warm_up.h"
+#include "server/models/warm_up.h"
 
 #include <algorithm>
 #include <numeric>
