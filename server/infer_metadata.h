@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "inference/inference.pb.h"
 #include "server/infer_request.h"
-#include "server/wire_request.h"
+#include "server/rpc/wire_request.h"
 
 namespace moe {
 

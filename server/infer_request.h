@@ -14,8 +14,8 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "inference/inference.pb.h"
 #include "server/engine/model_registry.h"
+#include "server/rpc/wire_request.h"
 #include "server/wire/infer_message.h"
-#include "server/wire_request.h"
 
 namespace moe {
 

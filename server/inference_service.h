@@ -6,7 +6,7 @@
 
 #include "inference/inference.grpc.pb.h"
 #include "server/models/model_manager.h"
-#include "server/rpc_calls.h"
+#include "server/rpc/rpc_calls.h"
 
 namespace moe {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "moe/v1/moe.grpc.pb.h"
-#include "server/rpc_calls.h"
+#include "server/rpc/rpc_calls.h"
 
 namespace moe {
 

@@ -20,7 +20,7 @@
 #include "server/models/model_manager.h"
 #include "server/moe_service.h"
 #include "server/placement.h"
-#include "server/rpc_calls.h"
+#include "server/rpc/rpc_calls.h"
 #include "server/server_options.h"
 #include "server/shard_fleet.h"
 #include "server/shard_service.h"

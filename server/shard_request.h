@@ -11,9 +11,9 @@
 #include "moe/v1/shard.pb.h"
 #include "server/engine/engine.h"
 #include "server/engine/model_registry.h"
+#include "server/rpc/wire_request.h"
 #include "server/wire/tensor_codec.h"
 #include "server/wire/wire_message.h"
-#include "server/wire_request.h"
 
 namespace moe {
 

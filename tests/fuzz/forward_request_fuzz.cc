@@ -8,8 +8,8 @@
 
 #include "absl/strings/string_view.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "server/rpc/wire_request.h"
 #include "server/wire/wire_message.h"
-#include "server/wire_request.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/request_target.h"
 

@@ -18,7 +18,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "router/model.h"
 #include "server/engine/model_registry.h"
-#include "server/wire_request.h"
+#include "server/rpc/wire_request.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace moe {

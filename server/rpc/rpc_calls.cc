@@ -1,4 +1,4 @@
-#include "server/rpc_calls.h"
+#include "server/rpc/rpc_calls.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "server/wire_request.h"
+#include "server/rpc/wire_request.h"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 // The answers of moe.v1, as bytes.
 
-#include "server/wire_request.h"
+#include "server/rpc/wire_request.h"
 
 #include <chrono>
 #include <memory>
