@@ -18,7 +18,7 @@
 #include "server/inference_service.h"
 #include "server/metrics/metrics.h"
 #include "server/models/model_manager.h"
-#include "server/moe_service.h"
+#include "server/moe_v1/moe_service.h"
 #include "server/placement.h"
 #include "server/rpc/rpc_calls.h"
 #include "server/server_options.h"

@@ -1,4 +1,4 @@
-#include "server/moe_service.h"
+#include "server/moe_v1/moe_service.h"
 
 #include <atomic>
 #include <chrono>
