@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "inference/inference.pb.h"
-#include "server/infer_request.h"
+#include "server/open_inference/infer_request.h"
 #include "server/wire/infer_message.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/request_target.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "inference/inference.pb.h"
-#include "server/infer_request.h"
+#include "server/open_inference/infer_request.h"
 #include "server/rpc/wire_request.h"
 
 namespace moe {

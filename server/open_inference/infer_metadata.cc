@@ -1,4 +1,4 @@
-#include "server/infer_metadata.h"
+#include "server/open_inference/infer_metadata.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "server/infer_request.h"
+#include "server/open_inference/infer_request.h"
 
 #include <algorithm>
 #include <chrono>

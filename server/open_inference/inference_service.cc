@@ -1,4 +1,4 @@
-#include "server/inference_service.h"
+#include "server/open_inference/inference_service.h"
 
 #include <memory>
 #include <optional>
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "server/common/version.h"
-#include "server/infer_metadata.h"
-#include "server/infer_request.h"
+#include "server/open_inference/infer_metadata.h"
+#include "server/open_inference/infer_request.h"
 #include "server/wire/grpc_status.h"
 
 namespace moe {

@@ -1,4 +1,4 @@
-#include "server/inference_service.h"
+#include "server/open_inference/inference_service.h"
 
 #include <chrono>
 #include <cmath>
