@@ -19,7 +19,7 @@
 #include "server/models/model_manager.h"
 #include "server/moe_v1/moe_service.h"
 #include "server/open_inference/inference_service.h"
-#include "server/placement.h"
+#include "server/placement/placement.h"
 #include "server/rpc/rpc_calls.h"
 #include "server/server_options.h"
 #include "server/shard_fleet.h"

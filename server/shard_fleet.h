@@ -25,7 +25,7 @@
 #include "router/model.h"
 #include "server/common/watched_files.h"
 #include "server/metrics/metrics.h"
-#include "server/placement.h"
+#include "server/placement/placement.h"
 #include "server/shard_client.h"
 #include "server/spread_layer.h"
 

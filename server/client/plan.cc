@@ -13,8 +13,8 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/text.h"
 #include "server/common/index_set.h"
-#include "server/expert_balancer.h"
-#include "server/placement.h"
+#include "server/placement/expert_balancer.h"
+#include "server/placement/placement.h"
 
 namespace moe {
 namespace {

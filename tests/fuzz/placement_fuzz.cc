@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "server/placement.h"
+#include "server/placement/placement.h"
 #include "tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "server/client/connection.h"
 #include "server/client/http_get.h"
-#include "server/placement.h"
+#include "server/placement/placement.h"
 #include "server/server.h"
 #include "tests/testing/program.h"
 #include "tests/testing/status_matchers.h"

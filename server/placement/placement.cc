@@ -1,4 +1,4 @@
-#include "server/placement.h"
+#include "server/placement/placement.h"
 
 #include <google/protobuf/util/json_util.h>
 

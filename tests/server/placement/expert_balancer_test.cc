@@ -1,4 +1,4 @@
-#include "server/expert_balancer.h"
+#include "server/placement/expert_balancer.h"
 
 #include <algorithm>
 #include <cmath>
