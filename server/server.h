@@ -22,8 +22,8 @@
 #include "server/placement/placement.h"
 #include "server/rpc/rpc_calls.h"
 #include "server/server_options.h"
-#include "server/shard_fleet.h"
-#include "server/shard_service.h"
+#include "server/shards/shard_fleet.h"
+#include "server/shards/shard_service.h"
 #include "server/transport/listener.h"
 #include "server/transport/token_file.h"
 

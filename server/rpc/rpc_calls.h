@@ -25,7 +25,7 @@
 #include "server/engine/model_registry.h"
 #include "server/metrics/metrics.h"
 #include "server/rpc/wire_request.h"
-#include "server/shard_fleet.h"
+#include "server/shards/shard_fleet.h"
 #include "server/transport/send_watch.h"
 #include "server/transport/token_file.h"
 

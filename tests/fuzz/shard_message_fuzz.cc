@@ -11,8 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "moe/v1/shard.pb.h"
-#include "server/shard_message.h"
-#include "server/shard_request.h"
+#include "server/shards/shard_message.h"
+#include "server/shards/shard_request.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/request_target.h"
 

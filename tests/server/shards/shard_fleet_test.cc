@@ -1,4 +1,4 @@
-#include "server/shard_fleet.h"
+#include "server/shards/shard_fleet.h"
 
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
 // What a shard is asked, and what it answers, as bytes.
 
-#include "server/shard_request.h"
+#include "server/shards/shard_request.h"
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/model.h"
-#include "server/shard_message.h"
+#include "server/shards/shard_message.h"
 #include "server/wire/tensor_codec.h"
 #include "tests/testing/reference_moe.h"
 #include "tests/testing/status_matchers.h"

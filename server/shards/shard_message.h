@@ -11,7 +11,7 @@
 #include "experts/expert_shard.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "moe/v1/shard.pb.h"
-#include "server/spread_layer.h"
+#include "server/shards/spread_layer.h"
 
 namespace moe {
 

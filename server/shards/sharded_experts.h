@@ -12,10 +12,10 @@
 #include "experts/base/aligned_buffer.h"
 #include "experts/expert_shard.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "server/shard_client.h"
-#include "server/shard_fleet.h"
-#include "server/shard_message.h"
-#include "server/spread_layer.h"
+#include "server/shards/shard_client.h"
+#include "server/shards/shard_fleet.h"
+#include "server/shards/shard_message.h"
+#include "server/shards/spread_layer.h"
 
 namespace moe {
 

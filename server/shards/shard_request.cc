@@ -1,4 +1,4 @@
-#include "server/shard_request.h"
+#include "server/shards/shard_request.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "server/shard_message.h"
+#include "server/shards/shard_message.h"
 
 #include "absl/strings/str_cat.h"
 #include "server/wire/tensor_codec.h"

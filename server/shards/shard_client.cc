@@ -1,4 +1,4 @@
-#include "server/shard_client.h"
+#include "server/shards/shard_client.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "server/shard_fleet.h"
+#include "server/shards/shard_fleet.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
 #include "server/common/logging.h"
-#include "server/sharded_experts.h"
+#include "server/shards/sharded_experts.h"
 
 namespace moe {
 namespace {

@@ -1,7 +1,7 @@
-#include "server/shard_service.h"
+#include "server/shards/shard_service.h"
 
 #include "server/common/version.h"
-#include "server/shard_request.h"
+#include "server/shards/shard_request.h"
 
 namespace moe {
 

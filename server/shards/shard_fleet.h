@@ -26,8 +26,8 @@
 #include "server/common/watched_files.h"
 #include "server/metrics/metrics.h"
 #include "server/placement/placement.h"
-#include "server/shard_client.h"
-#include "server/spread_layer.h"
+#include "server/shards/shard_client.h"
+#include "server/shards/spread_layer.h"
 
 namespace moe {
 

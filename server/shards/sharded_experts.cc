@@ -1,4 +1,4 @@
-#include "server/sharded_experts.h"
+#include "server/shards/sharded_experts.h"
 
 #include <algorithm>
 #include <utility>
