@@ -34,7 +34,7 @@
 #include "experts/local_expert_shard.h"
 #include "experts/matmul_onednn.h"
 #include "experts/onednn_expert_shard.h"
-#include "router/model_spec.h"
+#include "router/models/model_spec.h"
 #include "server/common/flags.h"
 
 constexpr int kAnyLayer = -1;

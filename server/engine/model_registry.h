@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "router/model.h"
+#include "router/models/model.h"
 #include "server/engine/layer_statistics.h"
 #include "server/metrics/metrics.h"
 

@@ -6,8 +6,8 @@
 #include "experts/base/status_macros.h"
 #include "experts/kernels/packed_matrix.h"
 #include "experts/pack_stored.h"
-#include "router/assemble_model.h"
-#include "router/open_experts.h"
+#include "router/models/assemble_model.h"
+#include "router/models/open_experts.h"
 
 namespace moe {
 namespace {

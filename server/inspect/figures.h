@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/weight_format.h"
-#include "router/model.h"
-#include "router/model_spec.h"
+#include "router/models/model.h"
+#include "router/models/model_spec.h"
 
 namespace moe {
 

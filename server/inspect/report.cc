@@ -9,7 +9,7 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/weight_format.h"
-#include "router/model_spec.h"
+#include "router/models/model_spec.h"
 #include "server/inspect/figures.h"
 #include "server/inspect/tensor_census.h"
 #include "server/inspect/words.h"

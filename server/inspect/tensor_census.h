@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 #include "experts/checkpoint/checkpoint.h"
-#include "router/model_spec.h"
+#include "router/models/model_spec.h"
 
 namespace moe {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "router/model_spec.h"
+#include "router/models/model_spec.h"
 
 namespace moe {
 

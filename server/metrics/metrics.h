@@ -30,7 +30,7 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "router/ffn_layer.h"
-#include "router/model.h"
+#include "router/models/model.h"
 
 namespace moe {
 

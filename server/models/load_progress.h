@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "router/model.h"
+#include "router/models/model.h"
 
 namespace moe {
 

@@ -22,7 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "moe/v1/shard.pb.h"
-#include "router/model.h"
+#include "router/models/model.h"
 #include "server/common/watched_files.h"
 #include "server/metrics/metrics.h"
 #include "server/placement/placement.h"

@@ -16,7 +16,7 @@
 #include "experts/local_expert_shard.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "router/model.h"
+#include "router/models/model.h"
 #include "server/engine/model_registry.h"
 #include "server/rpc/wire_request.h"
 #include "tests/fuzz/fuzz_target.h"

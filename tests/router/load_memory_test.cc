@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "experts/executor.h"
 #include "gtest/gtest.h"
-#include "router/model.h"
-#include "router/model_spec.h"
+#include "router/models/model.h"
+#include "router/models/model_spec.h"
 #include "tests/testing/tensors.h"
 
 namespace moe {

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "experts/base/check.h"
-#include "router/model.h"
-#include "router/model_spec.h"
+#include "router/models/model.h"
+#include "router/models/model_spec.h"
 #include "tests/testing/reference_moe.h"
 
 namespace moe {

@@ -15,7 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/model.h"
+#include "router/models/model.h"
 #include "tests/testing/status_matchers.h"
 
 namespace moe {

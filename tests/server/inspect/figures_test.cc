@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/model.h"
+#include "router/models/model.h"
 #include "tests/testing/models.h"
 #include "tests/testing/status_matchers.h"
 

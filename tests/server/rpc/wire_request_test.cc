@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
-#include "router/model.h"
+#include "router/models/model.h"
 #include "tests/testing/status_matchers.h"
 
 namespace moe {

@@ -12,7 +12,7 @@
 #include "experts/executor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/model.h"
+#include "router/models/model.h"
 #include "server/shards/shard_message.h"
 #include "server/wire/tensor_codec.h"
 #include "tests/testing/reference_moe.h"

@@ -1,4 +1,4 @@
-#include "router/model_spec.h"
+#include "router/models/model_spec.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,10 +12,10 @@
 #include "absl/strings/strip.h"
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/text.h"
-#include "router/family.h"
-#include "router/family_config.h"
-#include "router/layer_kinds.h"
-#include "router/open_experts.h"
+#include "router/models/family.h"
+#include "router/models/family_config.h"
+#include "router/models/layer_kinds.h"
+#include "router/models/open_experts.h"
 
 namespace moe {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "experts/base/status_macros.h"
-#include "router/assemble_model.h"
-#include "router/model.h"
+#include "router/models/assemble_model.h"
+#include "router/models/model.h"
 
 namespace moe {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "experts/stored_expert.h"
 #include "router/ffn_layer.h"
-#include "router/model.h"
+#include "router/models/model.h"
 
 namespace moe {
 

@@ -1,4 +1,4 @@
-#include "router/layer_kinds.h"
+#include "router/models/layer_kinds.h"
 
 #include <algorithm>
 #include <string>

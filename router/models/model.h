@@ -18,7 +18,7 @@
 #include "experts/weight_format.h"
 #include "experts/weights_bytes.h"
 #include "router/ffn_layer.h"
-#include "router/model_spec.h"
+#include "router/models/model_spec.h"
 
 namespace moe {
 

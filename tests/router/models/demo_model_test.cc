@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/model.h"
+#include "router/models/model.h"
 #include "tests/testing/reference_moe.h"
 #include "tests/testing/status_matchers.h"
 

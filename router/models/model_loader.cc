@@ -6,9 +6,9 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/open_matrix.h"
 #include "experts/checkpoint/text.h"
-#include "router/assemble_model.h"
-#include "router/model.h"
-#include "router/open_experts.h"
+#include "router/models/assemble_model.h"
+#include "router/models/model.h"
+#include "router/models/open_experts.h"
 
 namespace moe {
 namespace {

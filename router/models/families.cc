@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "experts/base/status_macros.h"
-#include "router/family.h"
+#include "router/models/family.h"
 
 namespace moe {
 namespace {

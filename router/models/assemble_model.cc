@@ -1,4 +1,4 @@
-#include "router/assemble_model.h"
+#include "router/models/assemble_model.h"
 
 #include <algorithm>
 #include <numeric>

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/stored_expert.h"
-#include "router/model_spec.h"
+#include "router/models/model_spec.h"
 
 namespace moe {
 

@@ -1,4 +1,4 @@
-#include "router/family_config.h"
+#include "router/models/family_config.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"

@@ -1,4 +1,4 @@
-#include "router/open_experts.h"
+#include "router/models/open_experts.h"
 
 #include <string>
 

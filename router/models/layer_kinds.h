@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "router/family_config.h"
+#include "router/models/family_config.h"
 
 namespace moe {
 

@@ -16,9 +16,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "experts/expert_spec.h"
-#include "router/family_config.h"
-#include "router/layer_kinds.h"
-#include "router/model_spec.h"
+#include "router/models/family_config.h"
+#include "router/models/layer_kinds.h"
+#include "router/models/model_spec.h"
 #include "router/routing_rule.h"
 
 namespace moe {
