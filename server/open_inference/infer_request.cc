@@ -40,6 +40,19 @@ constexpr NamedType kTypes[] = {{"FP32", v1::F32},
                                 {"BF16", v1::BF16},
                                 {"INT32", v1::I32}};
 
+// Those that the protocol has, and that no tensor here is of.
+constexpr absl::string_view kOtherTypes[] = {
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64",
+    "INT8", "INT16", "INT64",  "FP64",   "BYTES"};
+
+// Whether the protocol has a type of that name.
+bool IsDatatype(absl::string_view name) {
+  return std::any_of(std::begin(kTypes), std::end(kTypes),
+                     [name](const NamedType& t) { return t.name == name; }) ||
+         std::find(std::begin(kOtherTypes), std::end(kOtherTypes), name) !=
+             std::end(kOtherTypes);
+}
+
 constexpr v1::DType kStates[] = {v1::F32, v1::F16, v1::BF16};
 constexpr v1::DType kIds[] = {v1::I32};
 constexpr v1::DType kWeights[] = {v1::F32};
@@ -193,9 +206,14 @@ InferWireRequest::ReadParameters() {
       if (!value.has_string_param()) {
         return Refuse("parameters.output_datatype: want a string_param");
       }
-      MOE_ASSIGN_OR_RETURN(result.output_dtype,
-                           ParseDatatype("parameters.output_datatype",
-                                         value.string_param(), kStates));
+      const auto parsed = ParseDatatype("parameters.output_datatype",
+                                        value.string_param(), kStates);
+      if (!parsed.ok()) {
+        return RefuseDType("parameters.output_datatype", NamesOf(kStates),
+                           Shown(value.string_param()),
+                           IsDatatype(value.string_param()));
+      }
+      result.output_dtype = *parsed;
     } else if (name == "timeout") {
       MOE_ASSIGN_OR_RETURN(const int64_t micros, IntegerOf(name, value));
       constexpr int64_t kMax = int64_t{1} << 40;  // two weeks

@@ -202,31 +202,12 @@ absl::Status ForwardWireRequest::Prepare(const grpc::ByteBuffer& message,
        .routing_weights = request.has_routing_weights() ? &weights : nullptr},
       limits));
   MOE_ASSIGN_OR_RETURN(const v1::DType output_dtype,
-                       OutputDType(request.output_dtype()));
+                       OutputDType(request.output_dtype(), input_dtype()));
   constexpr AnswerPart kParts[] = {AnswerPart::kOutput, AnswerPart::kExpertIds,
                                    AnswerPart::kRoutingWeights};
   const bool routing = request.return_routing() && !served.layer->ffn->dense();
   return SetAnswer(std::move(served), absl::MakeSpan(kParts, routing ? 3 : 1),
                    output_dtype, limits);
-}
-
-absl::StatusOr<v1::DType> ForwardWireRequest::OutputDType(
-    v1::DType asked) const {
-  switch (asked) {
-    case v1::DTYPE_UNSPECIFIED:
-      return input_dtype();
-    case v1::F32:
-    case v1::BF16:
-    case v1::F16:
-      return asked;
-    case v1::I32:
-      return absl::UnimplementedError(
-          "output_dtype: want F32, BF16 or F16, got I32");
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("output_dtype: want F32, BF16 or F16, got ",
-                       static_cast<int>(asked)));
-  }
 }
 
 int ForwardWireRequest::FieldOf(AnswerPart part) const {

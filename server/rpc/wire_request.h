@@ -139,7 +139,6 @@ class ForwardWireRequest : public MoeWireRequest {
  private:
   int FieldOf(AnswerPart part) const override;
   std::string Annotations() const override;
-  absl::StatusOr<v1::DType> OutputDType(v1::DType asked) const;
 };
 
 // v1::RouteRequest to v1::RouteResponse: chooses experts.

@@ -33,7 +33,8 @@ absl::Status ExpertsWireRequest::Prepare(const grpc::ByteBuffer& message,
                         "hidden_states", d_model, limits.max_request_tokens));
   MOE_RETURN_IF_ERROR(CheckExperts(request, layer));
   MOE_RETURN_IF_ERROR(CheckRows(request));
-  MOE_RETURN_IF_ERROR(SetOutputDType(request.output_dtype()));
+  MOE_ASSIGN_OR_RETURN(
+      output_dtype_, OutputDType(request.output_dtype(), hidden_states_.dtype));
   tokens = static_cast<int64_t>(rows_.size());
   const int64_t answer_bytes = tokens * d_model * ElementBytes(output_dtype_);
   if (answer_bytes + 1024 > limits.max_message_bytes) {
@@ -123,23 +124,6 @@ absl::Status ExpertsWireRequest::CheckRows(
                     request.experts(i));
   }
   return absl::OkStatus();
-}
-
-absl::Status ExpertsWireRequest::SetOutputDType(v1::DType asked) {
-  switch (asked) {
-    case v1::DTYPE_UNSPECIFIED:
-      output_dtype_ = hidden_states_.dtype;
-      return absl::OkStatus();
-    case v1::F32:
-    case v1::BF16:
-    case v1::F16:
-      output_dtype_ = asked;
-      return absl::OkStatus();
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("output_dtype: want F32, BF16 or F16, got ",
-                       static_cast<int>(asked)));
-  }
 }
 
 void ExpertsWireRequest::Decode(int64_t first, Matrix hidden_states) const {

@@ -44,7 +44,6 @@ class ExpertsWireRequest : public EngineRequest {
   absl::Status CheckExperts(const v1::ForwardExpertsRequest& request,
                             const ModelLayer& layer);
   absl::Status CheckRows(const v1::ForwardExpertsRequest& request);
-  absl::Status SetOutputDType(v1::DType asked);
 
   TensorData data_;
   WireMatrix hidden_states_;

@@ -92,7 +92,31 @@ absl::Status CheckIdsRow(absl::Span<const int32_t> ids, int64_t row,
   return absl::OkStatus();
 }
 
+bool IsFloat(v1::DType dtype) {
+  return dtype == v1::F32 || dtype == v1::BF16 || dtype == v1::F16;
+}
+
+absl::Status RefuseNonFloat(absl::string_view field, v1::DType dtype) {
+  return RefuseDType(
+      field, "F32, BF16 or F16", DTypeText(dtype),
+      v1::DType_IsValid(dtype) && dtype != v1::DTYPE_UNSPECIFIED);
+}
+
 }  // namespace
+
+absl::Status RefuseDType(absl::string_view field, absl::string_view want,
+                         absl::string_view got, bool known) {
+  const std::string message =
+      absl::StrCat(field, ": want ", want, ", got ", got);
+  return known ? absl::UnimplementedError(message)
+               : absl::InvalidArgumentError(message);
+}
+
+absl::StatusOr<v1::DType> OutputDType(v1::DType asked, v1::DType otherwise) {
+  if (asked == v1::DTYPE_UNSPECIFIED) return otherwise;
+  if (IsFloat(asked)) return asked;
+  return RefuseNonFloat("output_dtype", asked);
+}
 
 int64_t ElementBytes(v1::DType dtype) {
   return dtype == v1::BF16 || dtype == v1::F16 ? 2 : 4;
@@ -112,18 +136,8 @@ absl::StatusOr<WireMatrix> CheckHiddenStates(const WireTensor& wire,
                                              int64_t d_model,
                                              int64_t max_tokens) {
   const v1::Tensor& tensor = wire.head;
-  switch (tensor.dtype()) {
-    case v1::F32:
-    case v1::BF16:
-    case v1::F16:
-      break;
-    case v1::I32:
-      return absl::UnimplementedError(
-          absl::StrCat(field, ".dtype: want F32, BF16 or F16, got I32"));
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat(field, ".dtype: want F32, BF16 or F16, got ",
-                       DTypeText(tensor.dtype())));
+  if (!IsFloat(tensor.dtype())) {
+    return RefuseNonFloat(absl::StrCat(field, ".dtype"), tensor.dtype());
   }
   MOE_RETURN_IF_ERROR(
       CheckShape(wire, field, absl::StrCat("[tokens, ", d_model, "]"),

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "experts/base/matrix_view.h"
@@ -45,9 +46,20 @@ struct WireTensor {
   size_t size;
 };
 
+// The refusal of an element type where `want` lists those that are taken.
+// known: whether `got` is a type of the protocol, hence UNIMPLEMENTED; any
+// other is INVALID_ARGUMENT.
+absl::Status RefuseDType(absl::string_view field, absl::string_view want,
+                         absl::string_view got, bool known);
+
+// The element type of an output: the one that is asked for, or `otherwise` if
+// that is unspecified.
+// Errors: as RefuseDType for all but F32, BF16 and F16, naming output_dtype.
+absl::StatusOr<v1::DType> OutputDType(v1::DType asked, v1::DType otherwise);
+
 // Hidden states [tokens, d_model] with 0 <= tokens <= max_tokens.
-// Errors: INVALID_ARGUMENT naming `field`, wanted, got; UNIMPLEMENTED for an
-// element type that is known but not one of F32, BF16, F16.
+// Errors: INVALID_ARGUMENT naming `field`, wanted, got; as RefuseDType for an
+// element type that is not one of F32, BF16, F16.
 absl::StatusOr<WireMatrix> CheckHiddenStates(const WireTensor& tensor,
                                              absl::string_view field,
                                              int64_t d_model,

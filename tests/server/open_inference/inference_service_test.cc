@@ -362,7 +362,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"RawMissing",
                   [](auto& r) { r.mutable_raw_input_contents()->RemoveLast(); },
                   "for each of 3 inputs, got 2: none for routing_weights"},
-        Malformed{"RawTooMany", [](auto& r) { r.add_raw_input_contents("x"); },
+        Malformed{"RawTooMany", [](auto& r) { r.add_raw_input_contents(BytesOf<char>({0})); },
                   "for each of 3 inputs, got 4: some after that of "
                   "routing_weights"},
         Malformed{"NoDataAtAll", [](auto& r) { r.clear_raw_input_contents(); },
@@ -474,12 +474,28 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"NoLayer", [](auto& r) { r.set_model_name("demo"); },
                   "parameters.layer: want the index of a layer"},
         Malformed{
-            "BadOutputDatatype",
+            "UnsupportedOutputDatatype",
             [](auto& r) {
               (*r.mutable_parameters())["output_datatype"].set_string_param(
-                  "INT8");
+                  "INT32");
             },
-            "parameters.output_datatype: want FP32, FP16, BF16"},
+            "parameters.output_datatype: want FP32, FP16, BF16, got \"INT32\"",
+            absl::StatusCode::kUnimplemented},
+        Malformed{
+            "OutputDatatypeOfTheProtocolAlone",
+            [](auto& r) {
+              (*r.mutable_parameters())["output_datatype"].set_string_param(
+                  "FP64");
+            },
+            "parameters.output_datatype: want FP32, FP16, BF16, got \"FP64\"",
+            absl::StatusCode::kUnimplemented},
+        Malformed{
+            "NoSuchOutputDatatype",
+            [](auto& r) {
+              (*r.mutable_parameters())["output_datatype"].set_string_param(
+                  "F32");
+            },
+            "parameters.output_datatype: want FP32, FP16, BF16, got \"F32\""},
         Malformed{"NegativeTimeout",
                   [](auto& r) {
                     (*r.mutable_parameters())["timeout"].set_int64_param(-1);

@@ -208,8 +208,11 @@ TEST_F(ShardRequestTest, WhatIsWrongIsNamed) {
          r.mutable_hidden_states()->mutable_data()->pop_back();
        },
        kInvalid, "hidden_states.data"},
-      {[](Request& r) { r.set_output_dtype(v1::I32); }, kInvalid,
-       "output_dtype: want F32, BF16 or F16"},
+      {[](Request& r) { r.set_output_dtype(v1::I32); },
+       absl::StatusCode::kUnimplemented,
+       "output_dtype: want F32, BF16 or F16, got I32"},
+      {[](Request& r) { r.set_output_dtype(static_cast<v1::DType>(17)); },
+       kInvalid, "output_dtype: want F32, BF16 or F16, got 17"},
       {[](Request& r) {
          for (int i = 0; i < 1100; ++i) r.add_rows(0);
          r.set_row_counts(1, 1101);

@@ -85,6 +85,20 @@ TEST(CheckHiddenStatesTest, AcceptsNoTokensAndTheMostThereMayBe) {
   EXPECT_EQ(most.rows, 100);
 }
 
+TEST(OutputDTypeTest, IsTheOneThatIsAskedForOrElseThatOfTheInput) {
+  EXPECT_EQ(OutputDType(v1::DTYPE_UNSPECIFIED, v1::BF16).value(), v1::BF16);
+  for (const v1::DType dtype : {v1::F32, v1::BF16, v1::F16}) {
+    EXPECT_EQ(OutputDType(dtype, v1::F32).value(), dtype);
+  }
+  EXPECT_THAT(OutputDType(v1::I32, v1::F32),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       "output_dtype: want F32, BF16 or F16, got I32"));
+  for (const int unknown : {17, -1}) {
+    EXPECT_THAT(OutputDType(static_cast<v1::DType>(unknown), v1::F32),
+                StatusIs(kInvalid, HasSubstr("output_dtype: want F32")));
+  }
+}
+
 struct BadTensorCase {
   std::string name;
   v1::Tensor tensor;
