@@ -90,7 +90,11 @@ absl::Status RpcHost::AuthorizeControl(
   }
   if (admin_tokens_ == nullptr) return Authorize(context);
   if (ShowsToken(context, *admin_tokens_)) return absl::OkStatus();
-  return absl::UnauthenticatedError(
+  // A caller that is known already need not say again who it is: it may not.
+  const bool known = tokens_ != nullptr && ShowsToken(context, *tokens_);
+  return absl::Status(
+      known ? absl::StatusCode::kPermissionDenied
+            : absl::StatusCode::kUnauthenticated,
       "authorization: want \"Bearer TOKEN\" with an admin token of this "
       "server");
 }

@@ -52,8 +52,9 @@ class RpcHost {
     model_control_ = true;
     admin_tokens_ = admin_tokens;
   }
-  // PERMISSION_DENIED, if nobody may load and unload models; UNAUTHENTICATED,
-  // if the caller may not.
+  // PERMISSION_DENIED, if nobody may load and unload models, or the caller
+  // shows a token which is no admin's; UNAUTHENTICATED, if it shows none that
+  // is known.
   absl::Status AuthorizeControl(
       const grpc::CallbackServerContext& context) const;
 

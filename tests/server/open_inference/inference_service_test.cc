@@ -755,16 +755,28 @@ TEST_F(InferenceServiceTest, ModelsAreManagedByThoseWhoAreAllowedTo) {
 
   const TempFolder folder;
   ServerOptions options = DemoOptions();
-  options.admin_token_file = folder.Write("tokens", "secret\n");
+  options.admin_token_file = folder.Write("admin_tokens", "secret\n");
   Start(options);
   const auto refused =
       StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("an admin token"));
   EXPECT_THAT(Call(&Stub::RepositoryModelLoad, load), refused);
   EXPECT_THAT(Call(&Stub::RepositoryModelUnload, unload), refused);
-  grpc::ClientContext context;
-  context.AddMetadata("authorization", "Bearer secret");
-  inference::RepositoryModelLoadResponse loaded;
-  EXPECT_TRUE(stub_->RepositoryModelLoad(&context, load, &loaded).ok());
+  const auto load_with = [&](const char* token) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
+    inference::RepositoryModelLoadResponse loaded;
+    return FromGrpcStatus(stub_->RepositoryModelLoad(&context, load, &loaded));
+  };
+  EXPECT_THAT(load_with("unknown"), refused);
+  MOE_EXPECT_OK(load_with("secret"));
+
+  // Who is known, but no admin, is not asked who it is.
+  options.auth_token_file = folder.Write("tokens", "caller\n");
+  Start(options);
+  EXPECT_THAT(load_with("caller"), StatusIs(absl::StatusCode::kPermissionDenied,
+                                            HasSubstr("an admin token")));
+  EXPECT_THAT(load_with("unknown"), refused);
+  MOE_EXPECT_OK(load_with("secret"));
 }
 
 TEST_F(InferenceServiceTest, LoadsUnloadsAndListsModels) {
