@@ -84,8 +84,8 @@ ModelInferRequest RoutedRequest(int64_t tokens) {
   std::vector<int32_t> ids;
   std::vector<float> weights;
   for (int64_t t = 0; t < tokens; ++t) {
-    ids.insert(ids.end(), {0, 1});
-    weights.insert(weights.end(), {0.5F, 0.25F});
+    for (const int32_t id : {0, 1}) ids.push_back(id);
+    for (const float weight : {0.5F, 0.25F}) weights.push_back(weight);
   }
   AddInput(&request, "expert_ids", "INT32", tokens, 2);
   request.add_raw_input_contents(BytesOf(ids));
