@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/safetensors.h"
-#include "server/models/load_progress.h"
+#include "server/common/bytes_text.h"
 #include "server/wire/tensor_codec.h"
 
 namespace moe {

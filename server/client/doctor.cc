@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "server/models/load_progress.h"
+#include "server/common/bytes_text.h"
 #include "server/wire/tensor_codec.h"
 
 namespace moe {

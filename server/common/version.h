@@ -4,7 +4,7 @@
 
 namespace moe {
 
-inline constexpr char kVersion[] = MOE_VERSION;
-inline constexpr char kCommit[] = MOE_COMMIT;
+extern const char kVersion[];
+extern const char kCommit[];
 
 }  // namespace moe

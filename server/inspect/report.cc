@@ -9,8 +9,8 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/weight_format.h"
+#include "router/models/figures.h"
 #include "router/models/model_spec.h"
-#include "server/inspect/figures.h"
 #include "server/inspect/tensor_census.h"
 #include "server/inspect/words.h"
 

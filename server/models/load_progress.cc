@@ -7,19 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/common/bytes_text.h"
 #include "server/common/logging.h"
 
 namespace moe {
-
-std::string BytesText(double bytes) {
-  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
-  size_t unit = 0;
-  while (bytes >= 999.5 && unit + 1 < std::size(kUnits)) {
-    bytes /= 1000;
-    ++unit;
-  }
-  return absl::StrFormat("%.3g %s", bytes, kUnits[unit]);
-}
 
 std::string ProgressText(const LoadProgress& progress, absl::Duration elapsed) {
   const auto done = static_cast<double>(progress.done_bytes);

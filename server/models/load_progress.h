@@ -15,9 +15,6 @@
 
 namespace moe {
 
-// "1.5 GB", three digits.
-std::string BytesText(double bytes);
-
 // "12% 1.2 GB of 10.1 GB, 850 MB/s, 11s left".
 std::string ProgressText(const LoadProgress& progress, absl::Duration elapsed);
 

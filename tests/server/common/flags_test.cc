@@ -211,7 +211,7 @@ TEST_F(FlagsTest, FlagFilesMayNameOthersDownToALimit) {
 }
 
 TEST(FlagsHelpTest, TellsNameHelpAndDefaultOfTheFlagsOfAFile) {
-  const std::string help = FlagsHelp("tests/server/flags_test.cc");
+  const std::string help = FlagsHelp("tests/server/common/flags_test.cc");
   EXPECT_THAT(
       help,
       AllOf(

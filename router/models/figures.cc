@@ -1,4 +1,4 @@
-#include "server/inspect/figures.h"
+#include "router/models/figures.h"
 
 #include <algorithm>
 #include <vector>
