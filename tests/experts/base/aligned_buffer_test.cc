@@ -69,6 +69,24 @@ TEST(AlignedBufferTest, MovesItsMemory) {
   EXPECT_EQ(to[9], 4);
 }
 
+TEST(AlignedBufferTest, IsEmptyAndUsableOnceMovedFrom) {
+  AlignedBuffer<int32_t> from(10);
+  AlignedBuffer<int32_t> to = std::move(from);
+  EXPECT_EQ(from.size(), 0);  // NOLINT(bugprone-use-after-move): is promised
+  EXPECT_EQ(from.data(), nullptr);
+  ASSERT_NE(from.Grow(5), nullptr);
+  from[4] = 8;
+  EXPECT_EQ(from.size(), 5);
+
+  to[9] = 3;
+  from = std::move(to);
+  EXPECT_EQ(from.size(), 10);
+  EXPECT_EQ(from[9], 3);
+  EXPECT_EQ(to.size(), 0);  // NOLINT(bugprone-use-after-move): is promised
+  ASSERT_NE(to.Grow(1), nullptr);
+  to[0] = 1;
+}
+
 TEST(AlignedBufferDeathTest, EndsTheProcessWhenThereIsNoMemory) {
   AlignedBuffer<float> buffer;
   // The sanitizers' allocators say so themselves.
