@@ -329,6 +329,25 @@ TEST(LayeringTest, OneRoomUsesTheInternalsOfProtobuf) {
   EXPECT_THAT(rooms, ElementsAre("server/wire"));
 }
 
+// What a header silences would stay silent in whatever includes it.
+TEST(LayeringTest, HeadersGiveBackTheDiagnosticsThatTheyChange) {
+  static const std::regex pragma(
+      R"(#\s*pragma\s+(?:GCC|clang)\s+diagnostic\s+(\w+))");
+  for (const File& file : FilesMatching(R"(.*\.h)")) {
+    SCOPED_TRACE(file.path);
+    int pushed = 0;
+    for (std::sregex_iterator it(file.text.begin(), file.text.end(), pragma),
+         end;
+         it != end; ++it) {
+      const std::string word = (*it)[1];
+      if (word == "pop") --pushed;
+      EXPECT_GE(pushed, word == "push" || word == "pop" ? 0 : 1);
+      if (word == "push") ++pushed;
+    }
+    EXPECT_EQ(pushed, 0);
+  }
+}
+
 // A source that no CMakeLists.txt names is neither compiled nor run, and
 // nothing else would tell.
 TEST(LayeringTest, EverySourceIsPartOfTheBuild) {

@@ -2,18 +2,21 @@
 
 #pragma once
 
-// GCC 12 takes the "undefined" vectors in its own AVX-512 header for variables
-// that nobody has initialised.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
 #include "hwy/base.h"  // HWY_ARCH_X86_64
 
 #if HWY_ARCH_X86_64
 
+// GCC 12 takes the "undefined" vectors in its own AVX-512 header for variables
+// that nobody has initialised.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 #include <atomic>
 #include <cstdint>
