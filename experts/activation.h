@@ -4,11 +4,11 @@
 
 #pragma once
 
-#include "experts/expert_spec.h"
+#include "experts/base/expert_spec.h"
 
 namespace moe {
 
-// act(z), as experts/expert_spec.h defines it.
+// act(z), as experts/base/expert_spec.h defines it.
 float Activate(const ActivationSpec& spec, float z);
 
 // gate[i] and up[i] > h[i], for a gated expert, clamps and offset included.

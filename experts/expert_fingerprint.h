@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
+#include "experts/base/expert_spec.h"
+#include "experts/base/weight_format.h"
 #include "experts/expert_engine.h"
-#include "experts/expert_spec.h"
 #include "experts/stored_expert.h"
-#include "experts/weight_format.h"
 
 namespace moe {
 

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "experts/base/expert_spec.h"
 #include "experts/base/matrix_view.h"
-#include "experts/expert_spec.h"
 #include "experts/weights_bytes.h"
 
 namespace moe {

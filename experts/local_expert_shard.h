@@ -11,11 +11,11 @@
 
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
+#include "experts/base/weight_format.h"
 #include "experts/executor.h"
 #include "experts/expert_shard.h"
 #include "experts/kernels/run_experts.h"
 #include "experts/stored_expert.h"
-#include "experts/weight_format.h"
 
 namespace moe {
 

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
+#include "experts/base/weight_format.h"
 #include "experts/checkpoint/stored_matrix.h"
 #include "experts/kernels/packed_matrix.h"
-#include "experts/weight_format.h"
 
 namespace moe {
 

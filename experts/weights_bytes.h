@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <numeric>
 
-#include "experts/weight_format.h"
+#include "experts/base/weight_format.h"
 
 namespace moe {
 

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "experts/base/weight_format.h"
 #include "experts/expert_engine.h"
-#include "experts/weight_format.h"
 #include "moe/v1/moe.pb.h"
 #include "server/common/index_set.h"
 #include "server/metrics/metrics.h"

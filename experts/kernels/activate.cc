@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "experts/base/check.h"
-#include "experts/expert_spec.h"
+#include "experts/base/expert_spec.h"
 #include "experts/kernels/fill.h"
 #include "experts/kernels/kernels.h"
 #include "hwy/contrib/math/math-inl.h"

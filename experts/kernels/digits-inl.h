@@ -11,9 +11,9 @@
 
 #include <cstdint>
 
+#include "experts/base/weight_format.h"
 #include "experts/kernels/digits.h"
 #include "experts/kernels/mul-inl.h"
-#include "experts/weight_format.h"
 #include "hwy/highway.h"
 
 #if HWY_TARGET != HWY_SCALAR  // whose vectors hold no four bytes

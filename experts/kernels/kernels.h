@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "experts/expert_spec.h"
+#include "experts/base/expert_spec.h"
 #include "experts/kernels/packed_matrix.h"
 
 namespace moe {

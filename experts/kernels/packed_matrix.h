@@ -18,7 +18,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "experts/base/dtype.h"
-#include "experts/weight_format.h"
+#include "experts/base/weight_format.h"
 
 namespace moe {
 

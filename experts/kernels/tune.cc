@@ -5,8 +5,8 @@
 
 #if HWY_ARCH_X86_64
 
+#include "experts/base/weight_format.h"
 #include "experts/kernels/kernels.h"
-#include "experts/weight_format.h"
 
 namespace moe {
 namespace {

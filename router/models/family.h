@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "experts/expert_spec.h"
+#include "experts/base/expert_spec.h"
 #include "router/models/family_config.h"
 #include "router/models/layer_kinds.h"
 #include "router/models/model_spec.h"

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "experts/base/weight_format.h"
 #include "experts/checkpoint/checkpoint.h"
-#include "experts/weight_format.h"
 #include "router/models/model.h"
 #include "router/models/model_spec.h"
 

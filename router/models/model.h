@@ -11,11 +11,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "experts/base/weight_format.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/executor.h"
 #include "experts/expert_engine.h"
 #include "experts/local_expert_shard.h"
-#include "experts/weight_format.h"
 #include "experts/weights_bytes.h"
 #include "router/ffn_layer.h"
 #include "router/models/model_spec.h"

@@ -14,9 +14,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "experts/base/expert_spec.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/checkpoint/open_matrix.h"
-#include "experts/expert_spec.h"
 #include "experts/stored_expert.h"
 #include "router/routing_rule.h"
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "experts/base/weight_format.h"
 #include "experts/kernels/kernels.h"
 #include "experts/matmul_onednn.h"
-#include "experts/weight_format.h"
 #include "server/common/version.h"
 #include "server/metrics/process_metrics.h"
 

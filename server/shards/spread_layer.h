@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "experts/expert_spec.h"
+#include "experts/base/expert_spec.h"
 
 namespace moe {
 

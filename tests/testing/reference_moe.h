@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "experts/base/expert_spec.h"
 #include "experts/base/matrix_view.h"
-#include "experts/expert_spec.h"
 #include "experts/stored_expert.h"
 #include "gtest/gtest.h"
 

@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
-#include "experts/expert_spec.h"
+#include "experts/base/expert_spec.h"
 #include "experts/kernels/packed_matrix.h"
 #include "experts/kernels/run_experts.h"
 

@@ -1,4 +1,4 @@
-#include "experts/expert_spec.h"
+#include "experts/base/expert_spec.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

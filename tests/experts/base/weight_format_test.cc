@@ -1,4 +1,4 @@
-#include "experts/weight_format.h"
+#include "experts/base/weight_format.h"
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
