@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "experts/base/expert_batch.h"
 #include "experts/base/matrix_view.h"
-#include "experts/expert_shard.h"
 #include "router/routing_rule.h"
 
 namespace moe {

@@ -10,9 +10,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
+#include "experts/base/expert_batch.h"
 #include "experts/base/expert_spec.h"
 #include "experts/base/matrix_view.h"
-#include "experts/expert_shard.h"
 #include "experts/kernels/kernels.h"
 #include "experts/kernels/packed_matrix.h"
 

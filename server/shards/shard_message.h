@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "experts/base/expert_batch.h"
 #include "experts/base/matrix_view.h"
-#include "experts/expert_shard.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "moe/v1/shard.pb.h"
 #include "server/shards/spread_layer.h"
