@@ -12,38 +12,12 @@
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/weight_format.h"
-#include "experts/executor.h"
 #include "experts/expert_shard.h"
+#include "experts/expert_workspace.h"
 #include "experts/kernels/run_experts.h"
 #include "experts/stored_expert.h"
 
 namespace moe {
-
-// Threads and scratch memory of the experts of one batch in flight; shared by
-// all shards that run one after the other.
-class ExpertWorkspace {
- public:
-  // The executor must outlive this object.
-  explicit ExpertWorkspace(Executor* executor,
-                           const Kernels& kernels = BestKernels())
-      : executor_(executor),
-        kernels_(kernels),
-        runner_(kernels, executor->num_threads()) {}
-
-  Executor& executor() const { return *executor_; }
-  const Kernels& kernels() const { return kernels_; }
-
-  // Experts, and linear maps; see ExpertRunner. Any thread, one at a time.
-  void Run(const ExpertSpec& spec, absl::Span<const PackedExpert> experts,
-           const ExpertBatch& batch, Matrix out);
-  void Multiply(const PackedMatrix& matrix, const float* bias, ConstMatrix x,
-                Matrix out);
-
- private:
-  Executor* executor_;
-  const Kernels& kernels_;
-  ExpertRunner runner_;
-};
 
 class LocalExpertShard final : public ExpertShard {
  public:

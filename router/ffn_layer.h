@@ -20,7 +20,7 @@
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/matrix_view.h"
 #include "experts/expert_shard.h"
-#include "experts/local_expert_shard.h"
+#include "experts/expert_workspace.h"
 #include "router/dispatch.h"
 #include "router/gate.h"
 #include "router/routing_rule.h"

@@ -8,8 +8,8 @@
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/matrix_view.h"
+#include "experts/expert_workspace.h"
 #include "experts/kernels/packed_matrix.h"
-#include "experts/local_expert_shard.h"
 
 namespace moe {
 

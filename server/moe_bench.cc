@@ -29,6 +29,7 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/executor.h"
+#include "experts/expert_workspace.h"
 #include "experts/kernels/kernels.h"
 #include "experts/kernels/machine_rates.h"
 #include "experts/local_expert_shard.h"

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "experts/base/cpu.h"
 #include "experts/executor.h"
-#include "experts/local_expert_shard.h"
+#include "experts/expert_workspace.h"
 #include "grpcpp/server.h"
 #include "server/engine/engine.h"
 #include "server/engine/model_registry.h"

@@ -8,6 +8,7 @@
 #include "experts/base/check.h"
 #include "experts/base/status_macros.h"
 #include "experts/expert_fingerprint.h"
+#include "experts/local_expert_shard.h"
 #include "experts/onednn_expert_shard.h"
 #include "experts/partial_expert_shard.h"
 

@@ -15,7 +15,7 @@
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/executor.h"
 #include "experts/expert_engine.h"
-#include "experts/local_expert_shard.h"
+#include "experts/expert_workspace.h"
 #include "experts/weights_bytes.h"
 #include "router/ffn_layer.h"
 #include "router/models/model_spec.h"

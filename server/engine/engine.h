@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/matrix_view.h"
+#include "experts/expert_workspace.h"
 #include "router/ffn_layer.h"
 #include "server/engine/batch_queue.h"
 #include "server/engine/model_registry.h"

@@ -27,7 +27,7 @@
 #include "absl/time/time.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/executor.h"
-#include "experts/local_expert_shard.h"
+#include "experts/expert_workspace.h"
 #include "router/models/model.h"
 #include "router/models/model_spec.h"
 #include "server/engine/engine.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "experts/base/check.h"
 #include "experts/executor.h"
-#include "experts/local_expert_shard.h"
+#include "experts/expert_workspace.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "router/models/model.h"

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "experts/executor.h"
+#include "experts/expert_workspace.h"
 #include "gtest/gtest.h"
 #include "router/models/model.h"
 #include "router/models/model_spec.h"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "experts/executor.h"
+#include "experts/expert_workspace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/models/model.h"
