@@ -21,8 +21,8 @@
 #include "experts/base/matrix_view.h"
 #include "experts/expert_shard.h"
 #include "experts/expert_workspace.h"
+#include "experts/linear.h"
 #include "router/dispatch.h"
-#include "router/gate.h"
 #include "router/routing_rule.h"
 
 namespace moe {
@@ -98,18 +98,18 @@ struct FfnLayerParts {
   // Routed layers have both, dense layers neither. The experts of a routed
   // layer alone have a rule and no gate: they run with given routing only.
   std::optional<RoutingRule> rule;
-  std::optional<Gate> gate;
+  std::optional<Linear> gate;
   // [num_experts] or empty; see TopK.
   std::vector<float> selection_bias;
   // Routed layers have both, [latent, d_model] and [d_model, latent], or none.
-  std::optional<Gate> latent_in;
-  std::optional<Gate> latent_out;
+  std::optional<Linear> latent_in;
+  std::optional<Linear> latent_out;
   // The routed experts, or the one dense FFN.
   std::unique_ptr<ExpertShard> experts;
   // Visited by every token; at most one (several are stored as one wider one).
   std::unique_ptr<ExpertShard> shared_expert;
   // [1, d_model]: the shared expert's output is scaled by sigmoid(x . gate).
-  std::optional<Gate> shared_expert_gate;
+  std::optional<Linear> shared_expert_gate;
   // Leave out experts that could not be run, and scale the routing weights of
   // the others so that they have the same sum. Where weights act on the input
   // of experts, and for tokens of which no expert is left, tokens fail instead,
@@ -130,7 +130,7 @@ class FfnLayer {
   // Whether answers may lack experts; see FfnLayerParts.
   bool may_leave_out() const { return parts_.leave_out_missing; }
   int64_t d_model() const {
-    return has_router() ? parts_.gate->d_model() : expert_spec().d_model;
+    return has_router() ? parts_.gate->inputs() : expert_spec().d_model;
   }
   const ExpertSpec& expert_spec() const { return parts_.experts->spec(); }
   // The routed experts, or the one dense FFN.

@@ -8,6 +8,7 @@
 #include "experts/base/check.h"
 #include "experts/base/status_macros.h"
 #include "experts/expert_fingerprint.h"
+#include "experts/linear.h"
 #include "experts/local_expert_shard.h"
 #include "experts/onednn_expert_shard.h"
 #include "experts/partial_expert_shard.h"
@@ -15,12 +16,12 @@
 namespace moe {
 namespace {
 
-int64_t GateBytes(const FfnLayerParts& parts) {
+int64_t LinearBytes(const FfnLayerParts& parts) {
   int64_t sum = 0;
-  for (const std::optional<Gate>* gate :
+  for (const std::optional<Linear>* linear :
        {&parts.gate, &parts.latent_in, &parts.latent_out,
         &parts.shared_expert_gate}) {
-    if (gate->has_value()) sum += (*gate)->weights_bytes();
+    if (linear->has_value()) sum += (*linear)->weights_bytes();
   }
   return sum;
 }
@@ -64,7 +65,7 @@ class Assembler {
     if (spec.shared_expert && !options_.part.shard()) {
       parts.shared_expert = Pack(*spec.shared_expert, opened.shared_expert);
     }
-    weights_[WeightFormat::kF32] += GateBytes(parts);
+    weights_[WeightFormat::kF32] += LinearBytes(parts);
     layer.ffn = std::make_unique<FfnLayer>(std::move(parts));
     return layer;
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "experts/base/status_macros.h"
+#include "experts/linear.h"
 #include "router/models/assemble_model.h"
 #include "router/models/model.h"
 
@@ -69,14 +70,14 @@ class DemoExperts {
   std::vector<AlignedBuffer<float>> memory_;  // of the matrices
 };
 
-Gate DemoGate(int layer) {
+Linear DemoGate(int layer) {
   AlignedBuffer<float> weights(kNumExperts * kDModel);
   const float scale = std::sqrt(3.0F / static_cast<float>(kDModel));
   const uint64_t first = (1ULL << 60) | static_cast<uint64_t>(layer) << 40;
   for (int64_t i = 0; i < weights.size(); ++i) {
     weights[i] = 4.0F * scale * Noise(first + static_cast<uint64_t>(i));
   }
-  return Gate(ConstMatrix(weights.data(), kNumExperts, kDModel), {});
+  return Linear(ConstMatrix(weights.data(), kNumExperts, kDModel), {});
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // How a family of models is described: one entry of data per family.
 //
-// An entry maps config keys (see router/family_config.h) and tensor names onto
-// the parts that this project computes with: a RoutingRule, ExpertSpecs, and
-// where their tensors lie. Names of tensors are relative to the layer, and
-// "a|b" means the first of them that the checkpoint has.
+// An entry maps config keys (see router/models/family_config.h) and tensor
+// names onto the parts that this project computes with: a RoutingRule,
+// ExpertSpecs, and where their tensors lie. Names of tensors are relative to
+// the layer, and "a|b" means the first of them that the checkpoint has.
 //
 // Thread-safe: plain values, constant for the whole run.
 

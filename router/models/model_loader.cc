@@ -6,6 +6,7 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/open_matrix.h"
 #include "experts/checkpoint/text.h"
+#include "experts/linear.h"
 #include "router/models/assemble_model.h"
 #include "router/models/model.h"
 #include "router/models/open_experts.h"
@@ -13,8 +14,8 @@
 namespace moe {
 namespace {
 
-absl::StatusOr<Gate> LoadLinear(const Checkpoint& checkpoint,
-                                const LinearSpec& spec) {
+absl::StatusOr<Linear> LoadLinear(const Checkpoint& checkpoint,
+                                  const LinearSpec& spec) {
   MOE_ASSIGN_OR_RETURN(const StoredMatrix stored,
                        OpenMatrix(checkpoint, spec.weight, spec.out, spec.in));
   AlignedBuffer<float> weights(spec.out * spec.in);
@@ -27,7 +28,7 @@ absl::StatusOr<Gate> LoadLinear(const Checkpoint& checkpoint,
   if (!spec.bias.empty()) {
     MOE_ASSIGN_OR_RETURN(bias, ReadVector(checkpoint, spec.bias, spec.out));
   }
-  return Gate(ConstMatrix(weights.data(), spec.out, spec.in), bias);
+  return Linear(ConstMatrix(weights.data(), spec.out, spec.in), bias);
 }
 
 absl::StatusOr<OpenedLayer> OpenLayer(const Checkpoint& checkpoint,

@@ -1,10 +1,10 @@
-#include "router/gate.h"
+#include "experts/linear.h"
 
 #include <algorithm>
 
 namespace moe {
 
-Gate::Gate(ConstMatrix weights, absl::Span<const float> bias) {
+Linear::Linear(ConstMatrix weights, absl::Span<const float> bias) {
   const PackedLayout layout =
       PackedLayout::For(WeightFormat::kF32, weights.rows(), weights.cols());
   uint8_t* packed = memory_.Grow(layout.bytes() + kPackedSlack);
@@ -24,9 +24,9 @@ Gate::Gate(ConstMatrix weights, absl::Span<const float> bias) {
             bias_.data() + padded, 0.0F);
 }
 
-void Gate::Forward(ConstMatrix hidden_states, ExpertWorkspace& workspace,
-                   Matrix logits) const {
-  workspace.Multiply(weights_, bias_.data(), hidden_states, logits);
+void Linear::Forward(ConstMatrix x, ExpertWorkspace& workspace,
+                     Matrix out) const {
+  workspace.Multiply(weights_, bias_.data(), x, out);
 }
 
 }  // namespace moe
