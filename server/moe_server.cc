@@ -250,7 +250,8 @@ absl::StatusOr<ServerOptions> OptionsFromFlags() {
   return options;
 }
 
-// SIGTERM and SIGINT end the server, SIGHUP makes it look for changed models.
+// SIGTERM and SIGINT end the server, SIGHUP makes it look for changed models
+// and files.
 sigset_t Signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -281,6 +282,7 @@ void WaitForSignals(const std::shared_ptr<LifeCycle>& life_cycle) {
   const sigset_t set = Signals();
   WaitForEnd(set, [&life_cycle] {
     if (life_cycle->serving.HasBeenNotified()) {
+      life_cycle->server->LookForChangedFiles();
       life_cycle->server->LookForChangedModels();
     }
   });

@@ -171,6 +171,7 @@ void Server::LogSetUp() const {
 }
 
 Server::~Server() {
+  file_watcher_.Stop();
   if (listener_ != nullptr) listener_->Stop();
   if (fleet_ != nullptr) fleet_->Stop();
   models_.BeginDrain();
@@ -274,14 +275,15 @@ void Server::Measure() {
 
 absl::Status Server::Listen() {
   if (!options_.auth_token_file.empty()) {
-    MOE_ASSIGN_OR_RETURN(tokens_, TokenFile::Open(options_.auth_token_file,
-                                                  "--auth_token_file"));
+    MOE_ASSIGN_OR_RETURN(
+        tokens_, TokenFile::Open(options_.auth_token_file, "--auth_token_file",
+                                 &file_watcher_));
     rpc_host_.RequireToken(tokens_.get());
   }
   if (!options_.admin_token_file.empty()) {
-    MOE_ASSIGN_OR_RETURN(
-        admin_tokens_,
-        TokenFile::Open(options_.admin_token_file, "--admin_token_file"));
+    MOE_ASSIGN_OR_RETURN(admin_tokens_,
+                         TokenFile::Open(options_.admin_token_file,
+                                         "--admin_token_file", &file_watcher_));
   }
   if (options_.model_control || admin_tokens_ != nullptr) {
     rpc_host_.AllowModelControl(admin_tokens_.get());
@@ -336,7 +338,8 @@ absl::Status Server::StartGrpc() {
              .client_ca_file = options_.tls_client_ca_file},
             {.on_use =
                  [this](absl::Time expiry) { metrics_.SetTlsExpiry(expiry); },
-             .on_reload = [this](bool ok) { metrics_.TlsReloaded(ok); }}));
+             .on_reload = [this](bool ok) { metrics_.TlsReloaded(ok); }},
+            &file_watcher_));
   }
   grpc::EnableDefaultHealthCheckService(true);
   // Who has no token does not learn what there is.
@@ -356,6 +359,7 @@ absl::Status Server::StartGrpc() {
     return absl::InternalError("gRPC does not start");
   }
   SetServing(false);
+  file_watcher_.Start();
   listener_->Start(std::move(acceptor));
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 #include "experts/executor.h"
 #include "experts/expert_workspace.h"
 #include "grpcpp/server.h"
+#include "server/common/file_watcher.h"
 #include "server/engine/engine.h"
 #include "server/engine/model_registry.h"
 #include "server/metrics/metrics.h"
@@ -50,6 +51,9 @@ class Server {
 
   // Loads models again whose files have changed; see ModelManager.
   void LookForChangedModels() { models_.LookForChanges(); }
+  // Reads certificates, tokens and the placement again that have changed, as
+  // the server does by itself ten times a second. Returns when that is done.
+  void LookForChangedFiles() { file_watcher_.Look(); }
 
   // Stops in order: reports NOT_SERVING, waits drain_delay, turns new work
   // away, waits up to drain_timeout for what was accepted, closes.
@@ -83,6 +87,7 @@ class Server {
   ModelManager models_;
   std::unique_ptr<TokenFile> tokens_;        // null: none needed
   std::unique_ptr<TokenFile> admin_tokens_;  // likewise
+  FileWatcher file_watcher_;                 // after all that it reads again
   RpcHost rpc_host_;
   MoeServiceImpl moe_service_;
   ExpertShardServiceImpl shard_service_;  // offered by shards only

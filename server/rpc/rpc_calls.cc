@@ -24,7 +24,8 @@ constexpr int64_t kMaxStreamBatches = 3;
 // and answers is taken.
 constexpr absl::Duration kSendTimeoutUnderPressure = absl::Seconds(10);
 
-bool ShowsToken(const grpc::CallbackServerContext& context, TokenFile& tokens) {
+bool ShowsToken(const grpc::CallbackServerContext& context,
+                const TokenFile& tokens) {
   const auto& metadata = context.client_metadata();
   const auto found = metadata.find("authorization");
   return found != metadata.end() &&

@@ -42,13 +42,13 @@ class RpcHost {
 
   // From now on callers must show one of these tokens. Call it before the first
   // RPC. The object must outlive the host.
-  void RequireToken(TokenFile* tokens) { tokens_ = tokens; }
+  void RequireToken(const TokenFile* tokens) { tokens_ = tokens; }
   // UNAUTHENTICATED, if the caller shows no token and has to.
   absl::Status Authorize(const grpc::CallbackServerContext& context) const;
 
   // From now on callers may load and unload models: those who show one of these
   // tokens or, if null, all who may call. As RequireToken.
-  void AllowModelControl(TokenFile* admin_tokens) {
+  void AllowModelControl(const TokenFile* admin_tokens) {
     model_control_ = true;
     admin_tokens_ = admin_tokens;
   }
@@ -110,9 +110,9 @@ class RpcHost {
   const ModelRegistry& registry_;
   Engine& engine_;
   Metrics& metrics_;
-  TokenFile* tokens_ = nullptr;
+  const TokenFile* tokens_ = nullptr;
   bool model_control_ = false;
-  TokenFile* admin_tokens_ = nullptr;
+  const TokenFile* admin_tokens_ = nullptr;
   const ShardFleet* shards_ = nullptr;
   std::atomic<bool> serving_ = false;
   SendWatch send_watch_;

@@ -17,7 +17,6 @@
 #include "grpc/grpc_security.h"
 #include "server/common/logging.h"
 #include "server/common/read_file.h"
-#include "server/common/watched_files.h"
 
 namespace moe {
 namespace {
@@ -114,7 +113,6 @@ class Reloader {
   Reloader(const TlsFiles& files, PemTexts pem, TlsEvents events)
       : files_(files),
         events_(std::move(events)),
-        watched_({files.cert_file, files.key_file, files.client_ca_file}),
         next_(std::make_unique<PemTexts>(std::move(pem))) {
     events_.on_use(next_->expiry);
   }
@@ -124,42 +122,48 @@ class Reloader {
     return static_cast<Reloader*>(reloader)->Fetch(config);
   }
 
+  // By one thread at a time.
+  void Reload() {
+    auto pem = Load(files_);
+    if (!pem.ok()) {
+      LogWarning(absl::StrCat("keeping the old TLS certificates: ",
+                              pem.status().message()));
+      return events_.on_reload(false);
+    }
+    const absl::Time expiry = pem->expiry;
+    auto next = std::make_unique<PemTexts>(*std::move(pem));
+    {
+      absl::MutexLock lock(&mutex_);
+      next_.swap(next);
+    }
+    events_.on_use(expiry);
+    LogInfo("TLS certificates: read again");
+    events_.on_reload(true);
+  }
+
  private:
   grpc_ssl_certificate_config_reload_status Fetch(
       grpc_ssl_server_certificate_config** config) {
-    absl::MutexLock lock(&mutex_);
-    if (watched_.Changed()) Reload();
-    if (next_ == nullptr) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
-    const grpc_ssl_pem_key_cert_pair pair = {.private_key = next_->key.c_str(),
-                                             .cert_chain = next_->cert.c_str()};
+    std::unique_ptr<PemTexts> next;
+    {
+      absl::MutexLock lock(&mutex_);
+      next.swap(next_);
+    }
+    if (next == nullptr) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+    const grpc_ssl_pem_key_cert_pair pair = {.private_key = next->key.c_str(),
+                                             .cert_chain = next->cert.c_str()};
     // gRPC insists on authorities even if no client is asked for a certificate.
     const std::string& authorities =
-        next_->client_ca.empty() ? next_->cert : next_->client_ca;
+        next->client_ca.empty() ? next->cert : next->client_ca;
     *config = grpc_ssl_server_certificate_config_create(
         authorities.c_str(), &pair, /*num_key_cert_pairs=*/1);
-    next_.reset();
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }
 
-  void Reload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    auto pem = Load(files_);
-    const bool ok = pem.ok();
-    if (ok) {
-      next_ = std::make_unique<PemTexts>(*std::move(pem));
-      events_.on_use(next_->expiry);
-      LogInfo("TLS certificates: read again");
-    } else {
-      LogWarning(absl::StrCat("keeping the old TLS certificates: ",
-                              pem.status().message()));
-    }
-    events_.on_reload(ok);
-  }
-
   const TlsFiles files_;
+  TlsEvents events_;
   absl::Mutex mutex_;
-  TlsEvents events_ ABSL_GUARDED_BY(mutex_);
-  WatchedFiles watched_ ABSL_GUARDED_BY(mutex_);
-  // What gRPC does not have yet.
+  // What gRPC does not have yet; null: nothing new.
   std::unique_ptr<PemTexts> next_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -167,7 +171,7 @@ class Reloader {
 // core has.
 class ReloadingCredentials final : public grpc::ServerCredentials {
  public:
-  ReloadingCredentials(std::unique_ptr<Reloader> reloader,
+  ReloadingCredentials(std::shared_ptr<Reloader> reloader,
                        grpc_ssl_client_certificate_request_type request)
       : reloader_(std::move(reloader)),
         credentials_(grpc_ssl_server_credentials_create_with_options(
@@ -188,22 +192,25 @@ class ReloadingCredentials final : public grpc::ServerCredentials {
     return grpc_server_add_http2_port(server, address.c_str(), credentials_);
   }
 
-  const std::unique_ptr<Reloader> reloader_;
+  const std::shared_ptr<Reloader> reloader_;
   grpc_server_credentials* const credentials_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTlsCredentials(
-    const TlsFiles& files, TlsEvents events) {
+    const TlsFiles& files, TlsEvents events, FileWatcher* watcher) {
+  // Watched first: files that change meanwhile are read again.
+  WatchedFiles watched({files.cert_file, files.key_file, files.client_ca_file});
   MOE_ASSIGN_OR_RETURN(PemTexts pem, Load(files));
   const auto request =
       files.client_ca_file.empty()
           ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
           : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
-  return std::make_shared<ReloadingCredentials>(
-      std::make_unique<Reloader>(files, std::move(pem), std::move(events)),
-      request);
+  auto reloader =
+      std::make_shared<Reloader>(files, std::move(pem), std::move(events));
+  watcher->Watch(std::move(watched), [reloader] { reloader->Reload(); });
+  return std::make_shared<ReloadingCredentials>(std::move(reloader), request);
 }
 
 }  // namespace moe

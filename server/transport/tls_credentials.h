@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "grpcpp/security/server_credentials.h"
+#include "server/common/file_watcher.h"
 
 namespace moe {
 
@@ -28,10 +29,12 @@ struct TlsEvents {
   absl::AnyInvocable<void(bool ok)> on_reload;
 };
 
-// Credentials that read the files now, and again when a handshake finds that
-// they have changed. Where they are no good then, the certificates in use stay.
+// Credentials that read the files now, and again when `watcher` finds that they
+// have changed; handshakes take what has been read last. Where the files are no
+// good then, the certificates in use stay. What the events use has to live
+// until the watcher has stopped.
 // Errors: NOT_FOUND, INVALID_ARGUMENT naming the flag.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTlsCredentials(
-    const TlsFiles& files, TlsEvents events);
+    const TlsFiles& files, TlsEvents events, FileWatcher* watcher);
 
 }  // namespace moe

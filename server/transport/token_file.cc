@@ -26,14 +26,20 @@ std::array<uint8_t, 32> DigestOf(absl::string_view token) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(
-    const std::string& path, const std::string& flag) {
+    const std::string& path, const std::string& flag, FileWatcher* watcher) {
+  // Watched first: a file that changes meanwhile is read again.
+  WatchedFiles files({path});
   std::unique_ptr<TokenFile> file(new TokenFile(path, flag));
-  absl::MutexLock lock(&file->mutex_);
-  MOE_ASSIGN_OR_RETURN(file->digests_, file->Load());
+  MOE_ASSIGN_OR_RETURN(Digests digests, file->Load());
+  {
+    absl::MutexLock lock(&file->mutex_);
+    file->digests_ = std::move(digests);
+  }
+  watcher->Watch(std::move(files), [raw = file.get()] { raw->Reload(); });
   return file;
 }
 
-absl::StatusOr<std::vector<TokenFile::Digest>> TokenFile::Load() const {
+absl::StatusOr<TokenFile::Digests> TokenFile::Load() const {
   MOE_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(flag_, path_));
   std::vector<Digest> digests;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -44,30 +50,38 @@ absl::StatusOr<std::vector<TokenFile::Digest>> TokenFile::Load() const {
     return absl::InvalidArgumentError(
         absl::StrCat(flag_, ": want a token per line, got none in ", path_));
   }
-  return digests;
+  return std::make_shared<const std::vector<Digest>>(std::move(digests));
 }
 
-bool TokenFile::Accepts(absl::string_view token) {
+void TokenFile::Reload() {
+  auto loaded = Load();
+  if (!loaded.ok()) {
+    LogWarning(
+        absl::StrCat("keeping the old tokens: ", loaded.status().message()));
+    return;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    digests_.swap(*loaded);
+  }
+  LogInfo(absl::StrCat(flag_, ": read again"));
+}
+
+bool TokenFile::Accepts(absl::string_view token) const {
   const Digest digest = DigestOf(token);
-  absl::MutexLock lock(&mutex_);
-  if (files_.Changed()) {
-    auto loaded = Load();
-    if (loaded.ok()) {
-      digests_ = *std::move(loaded);
-      LogInfo(absl::StrCat(flag_, ": read again"));
-    } else {
-      LogWarning(
-          absl::StrCat("keeping the old tokens: ", loaded.status().message()));
-    }
+  Digests digests;
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    digests = digests_;
   }
   bool accepted = false;
-  for (const Digest& known : digests_) {
+  for (const Digest& known : *digests) {
     accepted |= CRYPTO_memcmp(digest.data(), known.data(), digest.size()) == 0;
   }
   return accepted;
 }
 
-bool TokenFile::AcceptsHeader(absl::string_view authorization) {
+bool TokenFile::AcceptsHeader(absl::string_view authorization) const {
   constexpr absl::string_view kScheme = "bearer ";
   return absl::StartsWithIgnoreCase(authorization, kScheme) &&
          Accepts(

@@ -305,6 +305,19 @@ TEST_F(ServerTest, TokenIsNeededForEverythingButHealth) {
       Call({.address = "", .caller = {.token_file = folder_.File("tokens")}}));
 }
 
+TEST_F(ServerTest, TakesNewTokensByItself) {
+  ServerOptions options = DemoOptions();
+  options.auth_token_file = folder_.Write("tokens", "old\n");
+  Start(options);
+  folder_.Write("tokens", "new one\n");
+  // The test's time limit bounds the wait.
+  const ConnectionOptions client = {
+      .address = "", .caller = {.token_file = folder_.File("tokens")}};
+  while (absl::IsUnauthenticated(Call(client))) {
+  }
+  MOE_EXPECT_OK(Call(client));
+}
+
 TEST_F(ServerTest, TlsServesThoseWhoTrustIt) {
   MakeCertificate(1);
   TrustCertificate();
@@ -312,6 +325,7 @@ TEST_F(ServerTest, TlsServesThoseWhoTrustIt) {
   MOE_EXPECT_OK(Call(TlsClient()));
   EXPECT_THAT(Call(), StatusIs(absl::StatusCode::kUnavailable, _));
   MakeCertificate(2);
+  server_->LookForChangedFiles();
   std::filesystem::copy_file(folder_.File("cert"), folder_.File("other"));
   EXPECT_THAT(
       Call({.address = "", .caller = {.ca_file = folder_.File("other")}}),
@@ -325,14 +339,18 @@ TEST_F(ServerTest, RenewedCertificateIsUsedAndABadOneIsNot) {
   Start(TlsOptions());
   MOE_EXPECT_OK(Call(TlsClient()));
   folder_.Write("cert", "garbage");
+  server_->LookForChangedFiles();
   MOE_EXPECT_OK(Call(TlsClient()));
   // The key of another certificate.
   WriteCertificate(folder_.File("cert"), folder_.File("unused"), 2);
+  server_->LookForChangedFiles();
   MOE_EXPECT_OK(Call(TlsClient()));
   WriteCertificate(folder_.File("cert"), folder_.File("key"), 3,
                    /*valid_seconds=*/-60);
+  server_->LookForChangedFiles();
   MOE_EXPECT_OK(Call(TlsClient()));
   MakeCertificate(4);
+  server_->LookForChangedFiles();
   EXPECT_THAT(Call(TlsClient()), StatusIs(absl::StatusCode::kUnavailable, _))
       << "trusts the old one only";
   TrustCertificate();
@@ -357,10 +375,12 @@ TEST_F(ServerTest, MetricsSayWhenTheCertificateExpires) {
   EXPECT_NEAR(seconds_left(), 1000, 60);
   // The one that is in use, whatever else lies in the files.
   folder_.Write("cert", "garbage");
+  server_->LookForChangedFiles();
   MOE_EXPECT_OK(Call(TlsClient()));
   EXPECT_NEAR(seconds_left(), 1000, 60);
   WriteCertificate(folder_.File("cert"), folder_.File("key"), 2,
                    /*valid_seconds=*/5000);
+  server_->LookForChangedFiles();
   TrustCertificate();
   MOE_EXPECT_OK(Call(TlsClient()));
   EXPECT_NEAR(seconds_left(), 5000, 60);

@@ -18,13 +18,20 @@ using ::testing::HasSubstr;
 class TokenFileTest : public ::testing::Test {
  protected:
   std::unique_ptr<TokenFile> Open(const std::string& text) {
-    auto file =
-        TokenFile::Open(folder_.Write("tokens", text), "--auth_token_file");
+    auto file = TokenFile::Open(folder_.Write("tokens", text),
+                                "--auth_token_file", &watcher_);
     MOE_EXPECT_OK(file);
     return *std::move(file);
   }
 
+  // Replaces the file, and has it looked at.
+  void Replace(const std::string& text) {
+    folder_.Write("tokens", text);
+    watcher_.Look();
+  }
+
   TempFolder folder_;
+  FileWatcher watcher_;
 };
 
 TEST_F(TokenFileTest, AcceptsEachOfItsTokensAndNoOther) {
@@ -48,29 +55,42 @@ TEST_F(TokenFileTest, HeaderNeedsTheBearerScheme) {
 
 TEST_F(TokenFileTest, TakesANewTokenFromTheFile) {
   const auto file = Open("old");
-  folder_.Write("tokens", "old\nnew one");
+  Replace("old\nnew one");
   EXPECT_TRUE(file->Accepts("new one"));
   EXPECT_TRUE(file->Accepts("old"));
-  folder_.Write("tokens", "new one");
+  Replace("new one");
   EXPECT_FALSE(file->Accepts("old"));
 }
 
 TEST_F(TokenFileTest, KeepsItsTokensWhenTheFileIsNoGood) {
   const auto file = Open("secret");
-  folder_.Write("tokens", "\n\n");
+  Replace("\n\n");
   EXPECT_TRUE(file->Accepts("secret"));
   EXPECT_FALSE(file->Accepts(""));
   std::filesystem::remove(folder_.File("tokens"));
+  watcher_.Look();
   EXPECT_TRUE(file->Accepts("secret"));
 }
 
 TEST_F(TokenFileTest, NeedsAFileWithATokenToBeginWith) {
-  EXPECT_THAT(TokenFile::Open(folder_.File("none"), "--auth_token_file"),
+  const auto open = [this](const std::string& path) {
+    return TokenFile::Open(path, "--auth_token_file", &watcher_).status();
+  };
+  EXPECT_THAT(open(folder_.File("none")),
               StatusIs(absl::StatusCode::kNotFound, _));
-  EXPECT_THAT(
-      TokenFile::Open(folder_.Write("empty", " \n"), "--auth_token_file"),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("--auth_token_file: want a token")));
+  EXPECT_THAT(open(folder_.Write("empty", " \n")),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--auth_token_file: want a token")));
+}
+
+TEST_F(TokenFileTest, NobodyWhoAsksReadsTheFile) {
+  const auto file = Open("old");
+  folder_.Write("tokens", "new one");
+  EXPECT_TRUE(file->Accepts("old"));
+  EXPECT_FALSE(file->Accepts("new one"));
+  watcher_.Look();
+  EXPECT_FALSE(file->Accepts("old"));
+  EXPECT_TRUE(file->Accepts("new one"));
 }
 
 }  // namespace
