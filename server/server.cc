@@ -209,7 +209,7 @@ absl::Status Server::OpenShards() {
              .wire_dtype = options_.shard_wire_dtype,
              .timeout = options_.shard_timeout,
              .hedge_percentile = options_.shard_hedge_percentile},
-            &metrics_));
+            &file_watcher_, &metrics_));
     rpc_host_.ShowShards(fleet_.get());
   } else if (!options_.shards_file.empty()) {
     MOE_ASSIGN_OR_RETURN(placement_, Placement::ReadFile(options_.shards_file));

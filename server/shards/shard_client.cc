@@ -98,6 +98,7 @@ ShardClient::ShardClient(const std::string& name,
     : name_(name),
       targets_(targets),
       caller_(options.caller),
+      describe_timeout_(options.describe_timeout),
       metrics_(metrics) {
   for (const std::string& target : targets) {
     auto connection = std::make_shared<Target>();
@@ -164,11 +165,21 @@ std::vector<absl::StatusOr<v1::ShardDescription>> ShardClient::Describe() {
   std::vector<absl::StatusOr<v1::ShardDescription>> descriptions;
   for (const auto& target : connections_) {
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+    context.set_deadline(absl::ToChronoTime(absl::Now() + describe_timeout_));
     caller_.Prepare(context);
+    {
+      absl::MutexLock lock(&mutex_);
+      describing_ = &context;
+      // A call that is cancelled before it has begun ends when it does.
+      if (describing_stopped_) context.TryCancel();
+    }
     v1::ShardDescription description;
     const absl::Status status = FromGrpcStatus(target->describe->DescribeShard(
         &context, v1::DescribeShardRequest(), &description));
+    {
+      absl::MutexLock lock(&mutex_);
+      describing_ = nullptr;
+    }
     if (status.ok()) {
       descriptions.emplace_back(std::move(description));
     } else {
@@ -176,6 +187,12 @@ std::vector<absl::StatusOr<v1::ShardDescription>> ShardClient::Describe() {
     }
   }
   return descriptions;
+}
+
+void ShardClient::StopDescribing() {
+  absl::MutexLock lock(&mutex_);
+  describing_stopped_ = true;
+  if (describing_ != nullptr) describing_->TryCancel();
 }
 
 bool ShardClient::Connected() const {

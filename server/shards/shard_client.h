@@ -34,6 +34,8 @@ struct ShardClientOptions {
   // How long a connection may be silent while calls wait, before it is asked
   // for a sign of life, and then until it is given up.
   absl::Duration keepalive = absl::Seconds(1);
+  // How long a replica may take to describe itself.
+  absl::Duration describe_timeout = absl::Seconds(1);
   // Of an answer: a larger one is not taken.
   int64_t max_message_bytes = int64_t{256} << 20;
 };
@@ -83,10 +85,12 @@ class ShardClient {
              const std::vector<size_t>& avoid,
              const std::shared_ptr<AttemptInbox>& inbox);
 
-  // What one replica of each target says of itself; blocks, a second at most
-  // for each.
+  // What one replica of each target says of itself; blocks, describe_timeout at
+  // most for each. By one thread at a time.
   // Errors: [targets] UNAVAILABLE where none answers.
   std::vector<absl::StatusOr<v1::ShardDescription>> Describe();
+  // Ends Describe at once, and any later one: CANCELLED.
+  void StopDescribing();
   // Whether a connection to some replica is open.
   bool Connected() const;
 
@@ -121,6 +125,7 @@ class ShardClient {
   const std::string name_;
   const std::vector<std::string> targets_;
   const Caller caller_;
+  const absl::Duration describe_timeout_;
   const ShardMetrics metrics_;
   std::vector<std::shared_ptr<Target>> connections_;  // as targets_
   std::atomic<size_t> turn_{0};
@@ -128,6 +133,8 @@ class ShardClient {
 
   mutable absl::Mutex mutex_;
   std::vector<Times> times_ ABSL_GUARDED_BY(mutex_);  // by SizeClass
+  bool describing_stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* describing_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace moe

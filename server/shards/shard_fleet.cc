@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/strings/str_join.h"
 #include "experts/base/status_macros.h"
 #include "server/common/logging.h"
 #include "server/shards/sharded_experts.h"
@@ -12,11 +12,10 @@
 namespace moe {
 namespace {
 
-// Between looks at the shards, and at the placement file.
+// Between looks at the shards.
 constexpr absl::Duration kLookInterval = absl::Milliseconds(100);
-// Of who waits for shards: between looks at whether they are up; until the log
-// tells of it, and between times that it does.
-constexpr absl::Duration kWaitInterval = absl::Milliseconds(50);
+// Of who waits for shards: until the log tells of it, and between times that it
+// does.
 constexpr absl::Duration kTellAfter = absl::Seconds(1);
 constexpr absl::Duration kTellInterval = absl::Seconds(5);
 
@@ -88,18 +87,21 @@ absl::Status CheckShard(const Placement& placement, int shard,
 }
 
 absl::StatusOr<std::unique_ptr<ShardFleet>> ShardFleet::Open(
-    const ShardFleetOptions& options, Metrics* metrics) {
+    const ShardFleetOptions& options, FileWatcher* watcher, Metrics* metrics) {
   // Watched first: a file that changes meanwhile is read again.
+  WatchedFiles file({options.placement_file});
   std::unique_ptr<ShardFleet> fleet(new ShardFleet(options, metrics));
   MOE_ASSIGN_OR_RETURN(Placement placement,
                        Placement::ReadFile(options.placement_file));
   fleet->UsePlacement(std::move(placement));
+  watcher->Watch(std::move(file),
+                 [raw = fleet.get()] { raw->LookAtPlacement(); });
   fleet->thread_ = std::thread([raw = fleet.get()] { raw->Watch(); });
   return fleet;
 }
 
 ShardFleet::ShardFleet(const ShardFleetOptions& options, Metrics* metrics)
-    : options_(options), metrics_(*metrics), files_({options.placement_file}) {}
+    : options_(options), metrics_(*metrics) {}
 
 ShardFleet::~ShardFleet() { Stop(); }
 
@@ -108,6 +110,7 @@ void ShardFleet::Stop() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
+  for (const auto& client : shards()->clients) client->StopDescribing();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -177,27 +180,45 @@ std::vector<std::shared_ptr<const ShardClient>> ShardFleet::ShardsOfModel(
 }
 
 absl::Status ShardFleet::WaitUntilUp(const std::string& model) {
-  absl::Time tell = absl::Now() + kTellAfter;
+  absl::Duration patience = kTellAfter;
   while (true) {
-    std::string missing;
+    std::vector<std::string> missing;
     {
       absl::MutexLock lock(&mutex_);
-      if (stopping_) return absl::UnavailableError("server is stopping");
-      const bool asked = asked_changes_ == changes_;
-      for (const auto& shard : ClientsOf(*clients_by_model_, model)) {
-        const auto fault = faults_.find(shard->name());
-        if (fault != faults_.end()) return fault->second;
-        if (asked && shard->up()) continue;
-        absl::StrAppend(&missing, missing.empty() ? "" : ", ", shard->name());
+      const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return Settled(model);
+      };
+      if (mutex_.AwaitWithTimeout(absl::Condition(&settled), patience)) {
+        if (stopping_) return absl::UnavailableError("server is stopping");
+        return FaultOf(model);
       }
+      missing = Missing(model);
     }
-    if (missing.empty()) return absl::OkStatus();
-    if (absl::Now() >= tell) {
-      LogInfo(absl::StrCat("model ", model, ": waiting for shards ", missing));
-      tell = absl::Now() + kTellInterval;
-    }
-    absl::SleepFor(kWaitInterval);
+    LogInfo(absl::StrCat("model ", model, ": waiting for shards ",
+                         absl::StrJoin(missing, ", ")));
+    patience = kTellInterval;
   }
+}
+
+bool ShardFleet::Settled(const std::string& model) const {
+  return stopping_ || !FaultOf(model).ok() || Missing(model).empty();
+}
+
+absl::Status ShardFleet::FaultOf(const std::string& model) const {
+  for (const auto& shard : ClientsOf(*clients_by_model_, model)) {
+    const auto fault = faults_.find(shard->name());
+    if (fault != faults_.end()) return fault->second;
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> ShardFleet::Missing(const std::string& model) const {
+  const bool asked = asked_changes_ == changes_;
+  std::vector<std::string> names;
+  for (const auto& shard : ClientsOf(*clients_by_model_, model)) {
+    if (!asked || !shard->up()) names.push_back(shard->name());
+  }
+  return names;
 }
 
 void ShardFleet::UsePlacement(Placement placement) {
@@ -226,12 +247,10 @@ void ShardFleet::UsePlacement(Placement placement) {
     layer.shards = ShardsOf(set->placement, *layer.layer);
   }
   auto clients = GroupByModel(*set);
-  {
-    absl::MutexLock lock(&mutex_);
-    shards_ = set;
-    clients_by_model_.swap(clients);
-    ++changes_;
-  }
+  absl::MutexLock lock(&mutex_);
+  shards_ = set;
+  clients_by_model_.swap(clients);
+  ++changes_;
   for (const auto& old : old_clients) {
     if (!set->placement.Find(old->name()).has_value()) {
       old->SetUp(false);  // gone for good
@@ -275,7 +294,6 @@ void ShardFleet::Watch() {
       absl::MutexLock lock(&mutex_);
       asked_changes_ = changes;
     }
-    if (files_.Changed()) LookAtPlacement();
   }
 }
 
@@ -284,7 +302,8 @@ absl::Status ShardFleet::LookAt(const ShardSet& shards, size_t shard) {
   absl::Status status = absl::UnavailableError("no replica answers");
   for (const auto& description : client.Describe()) {
     if (absl::IsUnavailable(description.status()) ||
-        absl::IsDeadlineExceeded(description.status())) {
+        absl::IsDeadlineExceeded(description.status()) ||
+        absl::IsCancelled(description.status())) {
       continue;
     }
     if (!description.ok()) {
@@ -316,14 +335,20 @@ absl::Status ShardFleet::LookAt(const ShardSet& shards, size_t shard) {
 }
 
 void ShardFleet::SetUp(ShardClient& client, bool up) {
-  if (client.up() == up) return;
-  client.SetUp(up);
-  if (up) LogInfo(absl::StrCat("shard ", client.name(), ": up"));
   std::function<void()> on_change;
   {
     absl::MutexLock lock(&mutex_);
+    const auto& clients = shards_->clients;
+    if (client.up() == up ||
+        std::none_of(clients.begin(), clients.end(), [&](const auto& placed) {
+          return placed.get() == &client;
+        })) {
+      return;
+    }
+    client.SetUp(up);
     on_change = on_change_;
   }
+  if (up) LogInfo(absl::StrCat("shard ", client.name(), ": up"));
   if (on_change) on_change();
 }
 

@@ -1,7 +1,7 @@
 // All shards of a front: who they are, what they hold, and whether they do.
 //
-// A thread of its own asks shards what they hold when they are there anew, and
-// reads the placement file again when it has changed.
+// A thread of its own asks shards what they hold when they are there anew. The
+// placement file is read again when it has changed, on the watcher's thread.
 
 #pragma once
 
@@ -23,7 +23,7 @@
 #include "absl/time/time.h"
 #include "moe/v1/shard.pb.h"
 #include "router/models/model.h"
-#include "server/common/watched_files.h"
+#include "server/common/file_watcher.h"
 #include "server/metrics/metrics.h"
 #include "server/placement/placement.h"
 #include "server/shards/shard_client.h"
@@ -58,9 +58,11 @@ absl::Status CheckShard(const Placement& placement, int shard,
 // Thread-safe.
 class ShardFleet {
  public:
+  // The watcher, which has to stop before the fleet goes, tells of changes of
+  // the placement file.
   // Errors: those of Placement::ReadFile.
   static absl::StatusOr<std::unique_ptr<ShardFleet>> Open(
-      const ShardFleetOptions& options, Metrics* metrics);
+      const ShardFleetOptions& options, FileWatcher* watcher, Metrics* metrics);
   ~ShardFleet();
   ShardFleet(const ShardFleet&) = delete;
   ShardFleet& operator=(const ShardFleet&) = delete;
@@ -79,7 +81,7 @@ class ShardFleet {
   absl::Status WaitUntilUp(const std::string& model);
   // Ends all waiting, and the watch over the shards. By one thread.
   void Stop();
-  // Calls `fn`, on the thread of the fleet, whenever a shard has come or gone.
+  // Calls `fn`, on a thread of the fleet's, whenever a shard has come or gone.
   // Once, before the first Connect.
   void OnChange(std::function<void()> fn) {
     absl::MutexLock lock(&mutex_);
@@ -117,17 +119,27 @@ class ShardFleet {
   // Asks a shard what it holds; what is wrong with it, if it answers and
   // anything is.
   absl::Status LookAt(const ShardSet& shards, size_t shard);
+  // Does nothing to a shard that the placement no longer has.
   void SetUp(ShardClient& client, bool up);
   // Of all layers, whose shards are indices of these.
   std::shared_ptr<const ClientsByModel> GroupByModel(const ShardSet& shards)
       const ABSL_EXCLUSIVE_LOCKS_REQUIRED(layers_mutex_);
+  // Whether it is known of all shards of the model that they are up, or of one
+  // that it is no good; or the fleet stops.
+  bool Settled(const std::string& model) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of a shard of the model that answers and is no good.
+  absl::Status FaultOf(const std::string& model) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The shards of the model that are not known to be up.
+  std::vector<std::string> Missing(const std::string& model) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Empty for a model that has no experts on shards.
   static std::vector<std::shared_ptr<const ShardClient>> ClientsOf(
       const ClientsByModel& clients, const std::string& model);
 
   const ShardFleetOptions options_;
   Metrics& metrics_;
-  WatchedFiles files_;
 
   // Held while layers and placement are walked through, or change: for
   // milliseconds where there are many. Before mutex_.

@@ -3,12 +3,19 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
+#include "moe/v1/shard.grpc.pb.h"
 #include "server/metrics/metrics.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
@@ -16,6 +23,7 @@
 namespace moe {
 namespace {
 
+using ::testing::_;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -45,7 +53,7 @@ class ShardFleetTest : public ::testing::Test {
     auto fleet = ShardFleet::Open(
         {.placement_file = folder_.Write("placement.json", kPlacement),
          .client = {}},
-        &metrics_);
+        &watcher_, &metrics_);
     MOE_ASSERT_OK(fleet.status());
     fleet_ = *std::move(fleet);
   }
@@ -57,21 +65,78 @@ class ShardFleetTest : public ::testing::Test {
     }
     return names;
   }
-  // Replaces the placement, and waits until it is in use.
+  // Replaces the placement, and has it looked at.
   void Place(const std::string& placement) {
-    const auto before = fleet_->shards();
     folder_.Write("placement.json", placement);
-    const absl::Time give_up = absl::Now() + absl::Seconds(60);
-    while (fleet_->shards() == before && absl::Now() < give_up) {
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    ASSERT_NE(fleet_->shards(), before);
+    watcher_.Look();
   }
 
   TempFolder folder_;
   Metrics metrics_;
   std::unique_ptr<ShardFleet> fleet_;
+  FileWatcher watcher_;
 };
+
+// A shard that is asked what it holds, and does not say.
+class MuteShard final : public v1::ExpertShardService::CallbackService {
+ public:
+  MuteShard() {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    server_->GetHealthCheckService()->SetServingStatus(
+        "moe.v1.ExpertShardService", true);
+  }
+  ~MuteShard() override { server_->Shutdown(); }
+
+  grpc::ServerUnaryReactor* DescribeShard(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::DescribeShardRequest* /*request*/,
+      v1::ShardDescription* /*response*/) override {
+    class Call final : public grpc::ServerUnaryReactor {
+     public:
+      void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+      void OnDone() override { const std::unique_ptr<Call> self(this); }
+    };
+    if (!asked_.HasBeenNotified()) asked_.Notify();
+    return std::make_unique<Call>().release();  // owns itself until OnDone
+  }
+
+  std::string target() const { return absl::StrCat("ipv4:127.0.0.1:", port_); }
+  void WaitUntilAsked() const { asked_.WaitForNotification(); }
+
+ private:
+  int port_ = 0;
+  absl::Notification asked_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(ShardFleetTest, StopWaitsForNoShardAndEndsAllWaiting) {
+  MuteShard shard;
+  MOE_ASSERT_OK_AND_ASSIGN(
+      const auto fleet,
+      ShardFleet::Open(
+          {.placement_file = folder_.Write(
+               "mute.json",
+               absl::StrCat(R"({"shards":[{"name":"mute","targets":[")",
+                            shard.target(), R"("],"experts":[{}]}]})")),
+           // Longer than the test may take.
+           .client = {.caller = {}, .describe_timeout = absl::Hours(1)}},
+          &watcher_, &metrics_));
+  const SpreadLayer layer = LayerOf("m", 0);
+  fleet->Register(&layer);
+  absl::Status waited;
+  std::thread waiter([&] { waited = fleet->WaitUntilUp("m"); });
+  shard.WaitUntilAsked();
+  fleet->Stop();
+  waiter.join();
+  EXPECT_THAT(waited, StatusIs(absl::StatusCode::kUnavailable, _));
+  fleet->Unregister(&layer);
+  watcher_.Stop();
+}
 
 TEST_F(ShardFleetTest, ShardsOfAModelHaveExpertsOfItsLayers) {
   const SpreadLayer first = LayerOf("m", 0);
