@@ -201,7 +201,7 @@ void ModelManager::Run() {
 absl::Status ModelManager::AddSources() {
   std::vector<ModelSource> listed;
   if (!options_.repository.empty()) {
-    MOE_ASSIGN_OR_RETURN(listed, ListRepository(options_.repository));
+    MOE_ASSIGN_OR_RETURN(listed, options_.list_repository(options_.repository));
   }
   absl::MutexLock lock(&mutex_);
   if (options_.demo) sources_[kDemo] = {};
@@ -241,17 +241,22 @@ ModelManager::Source ModelManager::SourceOf(const std::string& source) const {
 }
 
 absl::StatusOr<std::string> ModelManager::FindSource(const std::string& name) {
-  absl::MutexLock lock(&mutex_);
-  for (const auto& [source_name, source] : sources_) {
-    if (source_name == name || Contains(source.served, name)) {
-      return source_name;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [source_name, source] : sources_) {
+      if (source_name == name || Contains(source.served, name)) {
+        return source_name;
+      }
     }
   }
   if (!options_.repository.empty() && IsModelName(name)) {
-    const auto listed = ListRepository(options_.repository);
+    // The disk is read without the lock, which RPCs take. Nobody adds sources
+    // meanwhile: this thread alone does.
+    const auto listed = options_.list_repository(options_.repository);
     for (const ModelSource& model :
          listed.ok() ? *listed : std::vector<ModelSource>()) {
       if (model.name != name) continue;
+      absl::MutexLock lock(&mutex_);
       Source& source = sources_[name];
       source.directory = model.directory;
       source.in_repository = true;
@@ -336,7 +341,7 @@ void ModelManager::LookNow(bool settled) {
 }
 
 void ModelManager::LookAtRepository() {
-  const auto listed = ListRepository(options_.repository);
+  const auto listed = options_.list_repository(options_.repository);
   // A repository that is empty or can't be read is taken for a fault of the
   // file system, not for the wish to serve nothing.
   std::string error(listed.status().message());
@@ -482,9 +487,8 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelManager::WarmedUp(
   absl::Status status = WarmUp(served, engine_);
   // Requests come first; and what is elsewhere may have gone again.
   while (absl::IsResourceExhausted(status) ||
-         (absl::IsUnavailable(status) && options_.await_rest != nullptr &&
-          !Drains())) {
-    absl::SleepFor(absl::FromChrono(engine_.RetryAfter()));
+         (absl::IsUnavailable(status) && options_.await_rest != nullptr)) {
+    if (!Pause(absl::FromChrono(engine_.RetryAfter()))) return Draining();
     if (options_.await_rest != nullptr) {
       MOE_RETURN_IF_ERROR(options_.await_rest(name));
     }
@@ -494,9 +498,9 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelManager::WarmedUp(
   return served;
 }
 
-bool ModelManager::Drains() const {
+bool ModelManager::Pause(absl::Duration duration) const {
   absl::MutexLock lock(&mutex_);
-  return draining_;
+  return !mutex_.AwaitWithTimeout(absl::Condition(&draining_), duration);
 }
 
 absl::Status ModelManager::CheckNames(const std::string& source,

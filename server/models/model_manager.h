@@ -51,6 +51,10 @@ struct ModelManagerOptions {
   // How often to look for changes on disk; zero = never. A change counts once
   // it has been the same for two looks: files take their time to be copied.
   absl::Duration poll = absl::ZeroDuration();
+  // The models of the repository; reads a disk, which may take its time.
+  std::function<absl::StatusOr<std::vector<ModelSource>>(
+      const std::string& repository)>
+      list_repository = ListRepository;
   // Bytes that may still be allocated, if that is known.
   std::function<std::optional<int64_t>()> available_memory;
 };
@@ -159,7 +163,8 @@ class ModelManager {
                            const std::vector<ModelSpec>& specs) const;
   absl::StatusOr<std::shared_ptr<const ServedModel>> WarmedUp(
       const std::string& name, std::unique_ptr<Model> model, absl::Time start);
-  bool Drains() const;
+  // Waits. False if the manager drains by then.
+  bool Pause(absl::Duration duration) const;
   std::vector<std::unique_ptr<LayerMetrics>> AddMetrics(const std::string& name,
                                                         const Model& model);
   // Whether no other source serves a model of these names.

@@ -1,5 +1,6 @@
 #include "server/models/model_manager.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -238,6 +239,39 @@ TEST_F(ModelManagerTest, LoadsModelsThatAreNewInTheRepositoryByName) {
       << "announced no longer";
 }
 
+TEST_F(ModelManagerTest, NobodyWaitsWhileTheDiskIsRead) {
+  bool hold = false;
+  absl::Notification reading;
+  absl::Notification go_on;
+  options_.list_repository = [&](const std::string& repository) {
+    if (std::exchange(hold, false)) {
+      reading.Notify();
+      // Bounded, so that a lock that is held here fails the test, not hangs it.
+      EXPECT_TRUE(go_on.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    }
+    return ListRepository(repository);
+  };
+  StartWithRepository();
+  WriteModel(Folder("c"), 1);
+  hold = true;
+  absl::Notification loaded;
+  manager_->Load("c", [&](const absl::Status& status) {
+    MOE_EXPECT_OK(status);
+    loaded.Notify();
+  });
+  reading.WaitForNotification();
+  EXPECT_EQ(manager_->List().size(), 2U);
+  absl::Notification unloaded;
+  manager_->Unload("b", [&](const absl::Status& status) {
+    MOE_EXPECT_OK(status);
+    unloaded.Notify();
+  });
+  go_on.Notify();
+  loaded.WaitForNotification();
+  unloaded.WaitForNotification();
+  EXPECT_NE(Find("c"), nullptr);
+}
+
 TEST_F(ModelManagerTest, NamesThatAreNoNamesLeadNowhere) {
   StartWithRepository();
   for (const char* name : {"", ".", "..", "../a", "a/../b", "/etc", "a\n"}) {
@@ -343,6 +377,52 @@ TEST_F(ModelManagerTest, DrainAnswersThoseWhoWait) {
   EXPECT_NE(Find("b"), nullptr);
   go_on.Notify();
   manager_.reset();
+}
+
+// A request that has been answered, and takes all memory until it is released.
+class Hoarder final : public EngineRequest {
+ public:
+  Hoarder(const ServedLayer& layer, int64_t size) {
+    tokens = 1;
+    bytes = size;
+    SetLayer(layer, /*given_k=*/0, /*route_only=*/false);
+  }
+  bool Cancelled() const override { return false; }
+  void Decode(int64_t /*first*/, Matrix hidden_states) const override {
+    std::fill_n(hidden_states.data(),
+                hidden_states.rows() * hidden_states.cols(), 1.0F);
+  }
+  void DecodeRouting(int64_t, MatrixView<int32_t>, Matrix) const override {}
+  void Encode(int64_t, const EngineResult&) override {}
+  void Finish(const absl::Status& status) override {
+    MOE_EXPECT_OK(status);
+    finished_.Notify();
+  }
+  void Wait() const { finished_.WaitForNotification(); }
+
+ private:
+  absl::Notification finished_;
+};
+
+TEST_F(ModelManagerTest, DrainEndsTheWaitForAFullEngine) {
+  StartWithRepository();
+  MOE_ASSERT_OK_AND_ASSIGN(const ServedLayer layer,
+                           registry_.FindLayer("b", 0));
+  Hoarder hoarder(layer, engine_.options().max_queue_bytes + 1);
+  MOE_ASSERT_OK(engine_.Submit(&hoarder));
+  hoarder.Wait();
+  // Warming up the new version finds no room, again and again.
+  WriteModel(Folder("a"), 2);
+  absl::Notification told;
+  manager_->Load("a", [&](const absl::Status& status) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
+                                 HasSubstr("draining")));
+    told.Notify();
+  });
+  manager_->BeginDrain();
+  told.WaitForNotification();
+  manager_.reset();  // waits for the load to give up
+  engine_.Release(hoarder.bytes);
 }
 
 TEST_F(ModelManagerTest, RefusesMoreWorkThanMayWait) {
