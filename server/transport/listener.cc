@@ -63,6 +63,12 @@ void SetOption(int socket, int level, int option, int value) {
 
 }  // namespace
 
+void PauseAccepting(int stop) {
+  constexpr int kPauseMs = 10;
+  pollfd fd = {.fd = stop, .events = POLLIN, .revents = 0};
+  (void)poll(&fd, 1, kPauseMs);
+}
+
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(
     const ListenerOptions& options) {
   std::unique_ptr<Listener> listener(new Listener(options));
@@ -209,8 +215,7 @@ bool Listener::AcceptOne(int socket) {
     if (errno == ECONNABORTED || errno == EINTR) return true;
     if (errno != EAGAIN && errno != EWOULDBLOCK) {
       // No descriptors or no memory: the connection waits in the backlog.
-      constexpr int kPauseMs = 10;
-      (void)poll(nullptr, 0, kPauseMs);
+      options_.pause(wake_fd_);
     }
     return false;
   }

@@ -21,12 +21,19 @@
 
 namespace moe {
 
+// Ten milliseconds, or until `stop` can be read.
+void PauseAccepting(int stop);
+
 struct ListenerOptions {
   // "HOST:PORT", port 0 picks a free one; or "unix:PATH".
   std::string address;
   int max_connections = 10'000;
   // Called for each connection that is refused, from the listener's thread.
   std::function<void()> on_refused = [] {};
+  // What the listener's thread does, before it tries again, when a connection
+  // could not be taken for want of a file descriptor or of memory.
+  // stop: a file descriptor that can be read once the listener stops.
+  std::function<void(int stop)> pause = PauseAccepting;
 };
 
 // Thread-safety: thread-compatible.
