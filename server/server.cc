@@ -33,8 +33,8 @@ namespace moe {
 namespace {
 
 // Service names that health answers for; "" is the whole server.
-std::vector<const char*> HealthNames(const ServerOptions& options) {
-  std::vector<const char*> names = {"", "moe.v1.MoeService",
+std::vector<std::string> HealthNames(const ServerOptions& options) {
+  std::vector<std::string> names = {"", "moe.v1.MoeService",
                                     "inference.GRPCInferenceService"};
   if (options.shard()) names.push_back("moe.v1.ExpertShardService");
   return names;
@@ -191,6 +191,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   if (options.measure_machine) server->Measure();
   MOE_RETURN_IF_ERROR(server->models_.LoadAll());
   server->LogSetUp();
+  if (server->fleet_ != nullptr) {
+    server->fleet_->OnChange([raw = server.get()] { raw->ReportModels(); });
+    server->ReportModels();
+  }
   server->SetServing(true);
   return server;
 }
@@ -358,7 +362,7 @@ absl::Status Server::StartGrpc() {
   if (grpc_server_ == nullptr) {
     return absl::InternalError("gRPC does not start");
   }
-  SetServing(false);
+  health_.emplace(HealthNames(options_), grpc_server_->GetHealthCheckService());
   file_watcher_.Start();
   listener_->Start(std::move(acceptor));
   return absl::OkStatus();
@@ -366,25 +370,21 @@ absl::Status Server::StartGrpc() {
 
 void Server::SetServing(bool serving) {
   rpc_host_.SetServing(serving);
-  grpc::HealthCheckServiceInterface* health =
-      grpc_server_->GetHealthCheckService();
-  for (const char* name : HealthNames(options_)) {
-    health->SetServingStatus(name, serving);
-  }
+  health_->SetServing(serving);
   metrics_.SetServing(serving);
-  if (fleet_ == nullptr) return;
-  if (serving) fleet_->OnChange([this] { SetModelHealth(); });
-  SetModelHealth();
 }
 
-void Server::SetModelHealth() {
-  for (const auto& served : registry_.List()) {
-    const auto shards = fleet_->ShardsOfModel(served->name);
-    const bool up = std::all_of(shards.begin(), shards.end(),
-                                [](const auto& shard) { return shard->up(); });
-    grpc_server_->GetHealthCheckService()->SetServingStatus(
-        served->name, rpc_host_.serving() && up);
-  }
+void Server::ReportModels() {
+  health_->SetModels([this] {
+    HealthReport::Models models;
+    for (const auto& served : registry_.List()) {
+      const auto shards = fleet_->ShardsOfModel(served->name);
+      models[served->name] =
+          std::all_of(shards.begin(), shards.end(),
+                      [](const auto& shard) { return shard->up(); });
+    }
+    return models;
+  });
 }
 
 void Server::Drain() {

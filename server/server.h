@@ -16,6 +16,7 @@
 #include "server/common/file_watcher.h"
 #include "server/engine/engine.h"
 #include "server/engine/model_registry.h"
+#include "server/health_report.h"
 #include "server/metrics/metrics.h"
 #include "server/models/model_manager.h"
 #include "server/moe_v1/moe_service.h"
@@ -68,8 +69,8 @@ class Server {
   absl::Status OpenShards();
   absl::Status StartGrpc();
   void SetServing(bool serving);
-  // Of a front: what health says of each model, by its name.
-  void SetModelHealth();
+  // Of a front: tells health of each model whether its shards are up.
+  void ReportModels();
   // What this server holds of a model.
   ModelPart PartOf(const std::string& model);
 
@@ -94,6 +95,7 @@ class Server {
   InferenceServiceImpl inference_service_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<grpc::Server> grpc_server_;
+  std::optional<HealthReport> health_;  // uses the server's
   std::unique_ptr<Listener> listener_;  // last: stops first
 };
 
