@@ -36,7 +36,7 @@ namespace {
 std::vector<std::string> HealthNames(const ServerOptions& options) {
   std::vector<std::string> names = {"", "moe.v1.MoeService",
                                     "inference.GRPCInferenceService"};
-  if (options.shard()) names.push_back("moe.v1.ExpertShardService");
+  if (options.shard()) names.push_back("moe.shards.ExpertShardService");
   return names;
 }
 

@@ -13,13 +13,16 @@
 namespace moe {
 namespace {
 
-constexpr char kForwardExperts[] = "/moe.v1.ExpertShardService/ForwardExperts";
+constexpr char kForwardExperts[] =
+    "/moe.shards.ExpertShardService/ForwardExperts";
 
 // Turns over the addresses that a target stands for, and leaves out those whose
-// health does not say SERVING.
+// health does not say SERVING. Asked for a service that servers of every
+// release have: one that is no shard, or speaks as another release does, is to
+// be asked what it holds and refused for it, not taken for one that is away.
 constexpr char kServiceConfig[] = R"({
   "loadBalancingConfig": [{"round_robin": {}}],
-  "healthCheckConfig": {"serviceName": "moe.v1.ExpertShardService"}
+  "healthCheckConfig": {"serviceName": "moe.v1.MoeService"}
 })";
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
@@ -104,7 +107,8 @@ ShardClient::ShardClient(const std::string& name,
     auto connection = std::make_shared<Target>();
     connection->channel = MakeChannel(target, options);
     connection->stub = std::make_unique<grpc::GenericStub>(connection->channel);
-    connection->describe = v1::ExpertShardService::NewStub(connection->channel);
+    connection->describe =
+        shards::ExpertShardService::NewStub(connection->channel);
     connection->channel->GetState(/*try_to_connect=*/true);
     connections_.push_back(std::move(connection));
   }
@@ -161,8 +165,8 @@ void ShardClient::Start(const std::shared_ptr<ShardAttempt>& attempt,
       });
 }
 
-std::vector<absl::StatusOr<v1::ShardDescription>> ShardClient::Describe() {
-  std::vector<absl::StatusOr<v1::ShardDescription>> descriptions;
+std::vector<absl::StatusOr<shards::ShardDescription>> ShardClient::Describe() {
+  std::vector<absl::StatusOr<shards::ShardDescription>> descriptions;
   for (const auto& target : connections_) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + describe_timeout_));
@@ -173,9 +177,9 @@ std::vector<absl::StatusOr<v1::ShardDescription>> ShardClient::Describe() {
       // A call that is cancelled before it has begun ends when it does.
       if (describing_stopped_) context.TryCancel();
     }
-    v1::ShardDescription description;
+    shards::ShardDescription description;
     const absl::Status status = FromGrpcStatus(target->describe->DescribeShard(
-        &context, v1::DescribeShardRequest(), &description));
+        &context, shards::DescribeShardRequest(), &description));
     {
       absl::MutexLock lock(&mutex_);
       describing_ = nullptr;

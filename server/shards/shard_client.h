@@ -22,7 +22,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "moe/v1/shard.grpc.pb.h"
+#include "moe/shards/shards.grpc.pb.h"
 #include "server/engine/batch_queue.h"
 #include "server/metrics/metrics.h"
 #include "server/transport/caller.h"
@@ -88,7 +88,7 @@ class ShardClient {
   // What one replica of each target says of itself; blocks, describe_timeout at
   // most for each. By one thread at a time.
   // Errors: [targets] UNAVAILABLE where none answers.
-  std::vector<absl::StatusOr<v1::ShardDescription>> Describe();
+  std::vector<absl::StatusOr<shards::ShardDescription>> Describe();
   // Ends Describe at once, and any later one: CANCELLED.
   void StopDescribing();
   // Whether a connection to some replica is open.
@@ -109,7 +109,7 @@ class ShardClient {
   struct Target {
     std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<grpc::GenericStub> stub;
-    std::unique_ptr<v1::ExpertShardService::Stub> describe;
+    std::unique_ptr<shards::ExpertShardService::Stub> describe;
     std::atomic<int64_t> outstanding_rows{0};
   };
   // Seconds of the last calls of about one size.

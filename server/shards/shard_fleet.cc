@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "experts/base/status_macros.h"
 #include "server/common/logging.h"
+#include "server/common/version.h"
 #include "server/shards/sharded_experts.h"
 
 namespace moe {
@@ -24,6 +26,15 @@ absl::Status Differs(const std::string& shard, const SpreadLayer& layer,
   return absl::FailedPreconditionError(absl::StrCat("shard ", shard, ": model ",
                                                     layer.model, ", layer ",
                                                     layer.layer, ": ", what));
+}
+
+absl::Status CheckRelease(const std::string& shard,
+                          const shards::ShardDescription& description) {
+  if (description.version() == kVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("shard ", shard, ": is of release \"",
+                   absl::Utf8SafeCEscape(description.version().substr(0, 64)),
+                   "\", want ", kVersion, " as this front"));
 }
 
 // The shards that have experts of a layer, ascending.
@@ -45,15 +56,15 @@ std::vector<size_t> ShardsOf(const Placement& placement,
 
 absl::Status CheckShard(const Placement& placement, int shard,
                         const SpreadLayer& layer,
-                        const v1::ShardDescription& description) {
+                        const shards::ShardDescription& description) {
   const std::string& name = placement.shards()[static_cast<size_t>(shard)].name;
   const std::vector<int32_t> wanted =
       placement.ExpertsOf(shard, layer.model, layer.layer, layer.num_experts());
   if (wanted.empty()) return absl::OkStatus();
-  const v1::ShardLayer* held = nullptr;
-  for (const v1::ShardModel& model : description.models()) {
+  const shards::ShardLayer* held = nullptr;
+  for (const shards::ShardModel& model : description.models()) {
     if (model.name() != layer.model) continue;
-    for (const v1::ShardLayer& of_shard : model.layers()) {
+    for (const shards::ShardLayer& of_shard : model.layers()) {
       if (of_shard.layer() == layer.layer) held = &of_shard;
     }
   }
@@ -306,6 +317,13 @@ absl::Status ShardFleet::LookAt(const ShardSet& shards, size_t shard) {
         absl::IsCancelled(description.status())) {
       continue;
     }
+    if (absl::IsUnimplemented(description.status())) {
+      status = absl::FailedPreconditionError(absl::StrCat(
+          "shard ", client.name(),
+          ": is no shard, or one of another release than this front, ",
+          kVersion));
+      break;
+    }
     if (!description.ok()) {
       // A fault of the set-up, not of the hour: no token, or no shard at all.
       status = absl::FailedPreconditionError(absl::StrCat(
@@ -314,7 +332,8 @@ absl::Status ShardFleet::LookAt(const ShardSet& shards, size_t shard) {
           description.status().message()));
       break;
     }
-    status = absl::OkStatus();
+    status = CheckRelease(client.name(), *description);
+    if (!status.ok()) break;
     absl::MutexLock lock(&layers_mutex_);
     for (const Layer& registered : layers_) {
       status.Update(CheckShard(shards.placement, static_cast<int>(shard),

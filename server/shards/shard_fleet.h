@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "moe/v1/shard.pb.h"
+#include "moe/shards/shards.pb.h"
 #include "router/models/model.h"
 #include "server/common/file_watcher.h"
 #include "server/metrics/metrics.h"
@@ -53,7 +53,7 @@ struct ShardSet {
 // Errors: FAILED_PRECONDITION naming the shard, and what differs.
 absl::Status CheckShard(const Placement& placement, int shard,
                         const SpreadLayer& layer,
-                        const v1::ShardDescription& description);
+                        const shards::ShardDescription& description);
 
 // Thread-safe.
 class ShardFleet {

@@ -10,7 +10,7 @@ grpc::ByteBuffer ShardRequestWriter::Write(const SpreadLayer& layer,
                                            const ExpertBatch& batch,
                                            absl::Span<const int32_t> experts,
                                            v1::DType dtype) {
-  v1::ForwardExpertsRequest request;
+  shards::ForwardExpertsRequest request;
   request.set_model(layer.model);
   request.set_layer(layer.layer);
   sent_row_.assign(static_cast<size_t>(batch.hidden_states.rows()), -1);
@@ -34,7 +34,7 @@ grpc::ByteBuffer ShardRequestWriter::Write(const SpreadLayer& layer,
     }
   }
   const AnswerBytes::TensorPlan plan{
-      .field = v1::ForwardExpertsRequest::kHiddenStatesFieldNumber,
+      .field = shards::ForwardExpertsRequest::kHiddenStatesFieldNumber,
       .dtype = dtype,
       .rows = static_cast<int64_t>(tokens_.size()),
       .cols = layer.expert.d_model};
@@ -51,12 +51,12 @@ grpc::ByteBuffer ShardRequestWriter::Write(const SpreadLayer& layer,
 absl::Status ReadShardAnswer(const grpc::ByteBuffer& answer,
                              const ExpertBatch& batch,
                              absl::Span<const int32_t> experts, Matrix out) {
-  constexpr int kOutput = v1::ForwardExpertsResponse::kOutputFieldNumber;
+  constexpr int kOutput = shards::ForwardExpertsResponse::kOutputFieldNumber;
   TensorData data;
-  v1::ForwardExpertsResponse response;
+  shards::ForwardExpertsResponse response;
   if (!data.Parse(answer, kOutput, kOutput, &response)) {
     return absl::InternalError(
-        "answers wrongly: want a moe.v1.ForwardExpertsResponse message");
+        "answers wrongly: want a moe.shards.ForwardExpertsResponse message");
   }
   int64_t rows = 0;
   for (const int32_t expert : experts) rows += RowsOf(batch, expert);

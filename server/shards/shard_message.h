@@ -10,12 +10,12 @@
 #include "experts/base/expert_batch.h"
 #include "experts/base/matrix_view.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "moe/v1/shard.pb.h"
+#include "moe/shards/shards.pb.h"
 #include "server/shards/spread_layer.h"
 
 namespace moe {
 
-// Writes v1::ForwardExpertsRequest messages. Thread-compatible.
+// Writes shards::ForwardExpertsRequest messages. Thread-compatible.
 class ShardRequestWriter {
  public:
   // The rows that some experts have in a batch, each row of hidden states once.
@@ -30,9 +30,9 @@ class ShardRequestWriter {
   std::vector<int32_t> tokens_;    // that are sent
 };
 
-// Takes a v1::ForwardExpertsResponse: writes the outputs of those experts to
-// their places in `out` [assignments, d_model].
-// Errors: INTERNAL naming the field; `out` is as before then.
+// Takes a shards::ForwardExpertsResponse: writes the outputs of those experts
+// to their places in `out` [assignments, d_model]. Errors: INTERNAL naming the
+// field; `out` is as before then.
 absl::Status ReadShardAnswer(const grpc::ByteBuffer& answer,
                              const ExpertBatch& batch,
                              absl::Span<const int32_t> experts, Matrix out);

@@ -11,12 +11,12 @@ namespace moe {
 absl::Status ExpertsWireRequest::Prepare(const grpc::ByteBuffer& message,
                                          const ModelRegistry& registry,
                                          const ServiceLimits& limits) {
-  using Message = v1::ForwardExpertsRequest;
+  using Message = shards::ForwardExpertsRequest;
   Message request;
   if (!data_.Parse(message, Message::kHiddenStatesFieldNumber,
                    Message::kHiddenStatesFieldNumber, &request)) {
     return absl::InvalidArgumentError(
-        "request: want a moe.v1.ForwardExpertsRequest message");
+        "request: want a moe.shards.ForwardExpertsRequest message");
   }
   MOE_ASSIGN_OR_RETURN(ServedLayer served,
                        registry.FindLayer(request.model(), request.layer()));
@@ -50,7 +50,7 @@ absl::Status ExpertsWireRequest::Prepare(const grpc::ByteBuffer& message,
 }
 
 absl::Status ExpertsWireRequest::CheckExperts(
-    const v1::ForwardExpertsRequest& request, const ModelLayer& layer) {
+    const shards::ForwardExpertsRequest& request, const ModelLayer& layer) {
   if (request.fingerprints_size() != request.experts_size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "fingerprints: want one for each of ", request.experts_size(),
@@ -82,7 +82,7 @@ absl::Status ExpertsWireRequest::CheckExperts(
 }
 
 absl::Status ExpertsWireRequest::CheckRows(
-    const v1::ForwardExpertsRequest& request) {
+    const shards::ForwardExpertsRequest& request) {
   if (request.row_counts_size() != request.experts_size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "row_counts: want one for each of ", request.experts_size(),
@@ -142,7 +142,7 @@ void ExpertsWireRequest::DecodeRouting(int64_t first, MatrixView<int32_t> ids,
 void ExpertsWireRequest::Encode(int64_t first, const EngineResult& rows) {
   if (first == 0) {
     const AnswerBytes::TensorPlan plan{
-        .field = v1::ForwardExpertsResponse::kOutputFieldNumber,
+        .field = shards::ForwardExpertsResponse::kOutputFieldNumber,
         .dtype = output_dtype_,
         .rows = tokens,
         .cols = ffn().d_model()};

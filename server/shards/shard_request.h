@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "moe/v1/shard.pb.h"
+#include "moe/shards/shards.pb.h"
 #include "server/engine/engine.h"
 #include "server/engine/model_registry.h"
 #include "server/rpc/wire_request.h"
@@ -17,7 +17,7 @@
 
 namespace moe {
 
-// v1::ForwardExpertsRequest to v1::ForwardExpertsResponse.
+// shards::ForwardExpertsRequest to shards::ForwardExpertsResponse.
 //
 // Each of its rows is a token of the engine with one given expert, whose
 // routing weight is the factor on the expert's input, or 1: what comes out is
@@ -41,9 +41,9 @@ class ExpertsWireRequest : public EngineRequest {
   grpc::ByteBuffer TakeAnswer() { return answer_.Take(); }
 
  private:
-  absl::Status CheckExperts(const v1::ForwardExpertsRequest& request,
+  absl::Status CheckExperts(const shards::ForwardExpertsRequest& request,
                             const ModelLayer& layer);
-  absl::Status CheckRows(const v1::ForwardExpertsRequest& request);
+  absl::Status CheckRows(const shards::ForwardExpertsRequest& request);
 
   TensorData data_;
   WireMatrix hidden_states_;

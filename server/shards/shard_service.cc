@@ -7,15 +7,15 @@ namespace moe {
 
 grpc::ServerUnaryReactor* ExpertShardServiceImpl::DescribeShard(
     grpc::CallbackServerContext* context,
-    const v1::DescribeShardRequest* /*request*/,
-    v1::ShardDescription* response) {
+    const shards::DescribeShardRequest* /*request*/,
+    shards::ShardDescription* response) {
   return host_.AnswerNow(Method::kDescribeShard, context, [&] {
     response->set_version(kVersion);
     for (const auto& served : host_.registry().List()) {
-      v1::ShardModel& model = *response->add_models();
+      shards::ShardModel& model = *response->add_models();
       model.set_name(served->name);
       for (const ModelLayer& held : served->model->layers()) {
-        v1::ShardLayer& layer = *model.add_layers();
+        shards::ShardLayer& layer = *model.add_layers();
         layer.set_layer(held.index);
         layer.set_d_model(held.ffn->d_model());
         layer.set_num_experts(held.ffn->experts().num_experts());

@@ -1,16 +1,16 @@
-// moe.v1.ExpertShardService: the side of the shard.
+// moe.shards.ExpertShardService: the side of the shard.
 
 #pragma once
 
-#include "moe/v1/shard.grpc.pb.h"
+#include "moe/shards/shards.grpc.pb.h"
 #include "server/rpc/rpc_calls.h"
 
 namespace moe {
 
 using ExpertShardServiceBase =
-    v1::ExpertShardService::WithCallbackMethod_DescribeShard<
-        v1::ExpertShardService::WithRawCallbackMethod_ForwardExperts<
-            v1::ExpertShardService::Service>>;
+    shards::ExpertShardService::WithCallbackMethod_DescribeShard<
+        shards::ExpertShardService::WithRawCallbackMethod_ForwardExperts<
+            shards::ExpertShardService::Service>>;
 
 // Thread-safe.
 class ExpertShardServiceImpl final : public ExpertShardServiceBase {
@@ -20,9 +20,9 @@ class ExpertShardServiceImpl final : public ExpertShardServiceBase {
 
   grpc::ServerUnaryReactor* DescribeShard(
       grpc::CallbackServerContext* context,
-      const v1::DescribeShardRequest* request,
-      v1::ShardDescription* response) override;
-  // v1::ForwardExpertsRequest to v1::ForwardExpertsResponse.
+      const shards::DescribeShardRequest* request,
+      shards::ShardDescription* response) override;
+  // shards::ForwardExpertsRequest to shards::ForwardExpertsResponse.
   grpc::ServerUnaryReactor* ForwardExperts(grpc::CallbackServerContext* context,
                                            const grpc::ByteBuffer* request,
                                            grpc::ByteBuffer* response) override;

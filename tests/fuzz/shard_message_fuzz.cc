@@ -10,7 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "moe/v1/shard.pb.h"
+#include "moe/shards/shards.pb.h"
 #include "server/shards/shard_message.h"
 #include "server/shards/shard_request.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -38,10 +38,10 @@ void AskShard(const grpc::ByteBuffer& bytes) {
   }
   moe::MoveRows(request);
   grpc::ByteBuffer answer = request.TakeAnswer();
-  moe::v1::ForwardExpertsResponse response;
+  moe::shards::ForwardExpertsResponse response;
   MOE_CHECK(
-      grpc::SerializationTraits<moe::v1::ForwardExpertsResponse>::Deserialize(
-          &answer, &response)
+      grpc::SerializationTraits<
+          moe::shards::ForwardExpertsResponse>::Deserialize(&answer, &response)
           .ok());
   MOE_CHECK(response.output().shape(0) == request.tokens);
 }

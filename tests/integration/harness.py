@@ -42,7 +42,7 @@ def _make_stubs():
             f"--grpc_out={out.name}",
             f"--plugin=protoc-gen-grpc={os.environ['MOE_GRPC_PYTHON_PLUGIN']}",
             "moe/v1/moe.proto",
-            "moe/v1/shard.proto",
+            "moe/shards/shards.proto",
             "inference/inference.proto",
         ],
         check=True,

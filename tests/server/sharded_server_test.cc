@@ -20,7 +20,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
-#include "moe/v1/shard.grpc.pb.h"
+#include "moe/shards/shards.grpc.pb.h"
 #include "server/client/connection.h"
 #include "server/client/http_get.h"
 #include "server/server.h"
@@ -121,15 +121,15 @@ class ShardedServerTest : public ::testing::Test {
       }
     }
   }
-  static v1::ShardDescription DescriptionOfAGoodShard() {
+  static shards::ShardDescription DescriptionOfAGoodShard() {
     const auto good = StartShard("0-15");
-    const auto stub = v1::ExpertShardService::NewStub(grpc::CreateChannel(
+    const auto stub = shards::ExpertShardService::NewStub(grpc::CreateChannel(
         good->grpc_address(), grpc::InsecureChannelCredentials()));
     grpc::ClientContext context;
-    v1::ShardDescription description;
-    EXPECT_TRUE(
-        stub->DescribeShard(&context, v1::DescribeShardRequest(), &description)
-            .ok());
+    shards::ShardDescription description;
+    EXPECT_TRUE(stub->DescribeShard(&context, shards::DescribeShardRequest(),
+                                    &description)
+                    .ok());
     return description;
   }
   // Waits until a call answers with a code.
@@ -422,9 +422,10 @@ TEST_F(ShardedServerTest, FollowsThePlacementFileWithoutDroppingRequests) {
 }
 
 // A shard that answers as it is told.
-class HostileShard final : public v1::ExpertShardService::Service {
+class HostileShard final : public shards::ExpertShardService::Service {
  public:
-  HostileShard(const v1::ShardDescription& description) : says_(description) {
+  HostileShard(const shards::ShardDescription& description)
+      : says_(description) {
     grpc::ServerBuilder builder;
     int port = 0;
     grpc::EnableDefaultHealthCheckService(true);
@@ -432,40 +433,61 @@ class HostileShard final : public v1::ExpertShardService::Service {
                              &port);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
-    server_->GetHealthCheckService()->SetServingStatus(
-        "moe.v1.ExpertShardService", true);
+    server_->GetHealthCheckService()->SetServingStatus("moe.v1.MoeService",
+                                                       true);
     address_ = absl::StrCat("127.0.0.1:", port);
   }
 
   grpc::Status DescribeShard(grpc::ServerContext* /*context*/,
-                             const v1::DescribeShardRequest* /*request*/,
-                             v1::ShardDescription* response) override {
+                             const shards::DescribeShardRequest* /*request*/,
+                             shards::ShardDescription* response) override {
     *response = says_;
     return grpc::Status::OK;
   }
-  grpc::Status ForwardExperts(grpc::ServerContext* /*context*/,
-                              const v1::ForwardExpertsRequest* request,
-                              v1::ForwardExpertsResponse* response) override {
+  grpc::Status ForwardExperts(
+      grpc::ServerContext* /*context*/,
+      const shards::ForwardExpertsRequest* request,
+      shards::ForwardExpertsResponse* response) override {
     answer(*request, *response);
     return refusal;
   }
 
   const std::string& address() const { return address_; }
-  std::function<void(const v1::ForwardExpertsRequest&,
-                     v1::ForwardExpertsResponse&)>
+  std::function<void(const shards::ForwardExpertsRequest&,
+                     shards::ForwardExpertsResponse&)>
       answer;
   grpc::Status refusal;  // OK: none
 
  private:
-  const v1::ShardDescription says_;
+  const shards::ShardDescription says_;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
 };
 
+TEST_F(ShardedServerTest, AShardOfAnotherReleaseIsRefusedByName) {
+  shards::ShardDescription other = DescriptionOfAGoodShard();
+  const std::string release = other.version();
+  other.set_version("0.0.\n");
+  const HostileShard shard(other);
+  EXPECT_THAT(
+      Server::Start(FrontOptions({{{shard.address()}, "0-15"}})),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr(absl::StrCat("shard s0: is of release \"0.0.\\n\", "
+                                      "want ",
+                                      release, " as this front"))));
+  // A server that knows no such service: a whole one, or a shard of a release
+  // that calls it otherwise.
+  const auto whole = Start(Options());
+  EXPECT_THAT(
+      Server::Start(FrontOptions({{{whole->grpc_address()}, "0-15"}})),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("shard s0: is no shard, or one of another release")));
+}
+
 TEST_F(ShardedServerTest, AHostileShardFailsOnlyThoseWhoNeedIt) {
   HostileShard shard(DescriptionOfAGoodShard());
-  const auto right = [](const v1::ForwardExpertsRequest& request,
-                        v1::ForwardExpertsResponse& response) {
+  const auto right = [](const shards::ForwardExpertsRequest& request,
+                        shards::ForwardExpertsResponse& response) {
     const std::vector<float> zeros(
         static_cast<size_t>(request.rows_size() * kDModel));
     Encode(ConstMatrix(zeros.data(), request.rows_size(), kDModel), v1::F32,
@@ -507,8 +529,8 @@ TEST_F(ShardedServerTest, AHostileShardFailsOnlyThoseWhoNeedIt) {
   };
   for (const Answer& answer : answers) {
     SCOPED_TRACE(answer.name);
-    shard.answer = [&](const v1::ForwardExpertsRequest& request,
-                       v1::ForwardExpertsResponse& response) {
+    shard.answer = [&](const shards::ForwardExpertsRequest& request,
+                       shards::ForwardExpertsResponse& response) {
       right(request, response);
       answer.change(*response.mutable_output());
     };
@@ -520,8 +542,8 @@ TEST_F(ShardedServerTest, AHostileShardFailsOnlyThoseWhoNeedIt) {
   }
   // NaN stays in the rows that it was given for: here, all; the next request is
   // as it should be.
-  shard.answer = [&](const v1::ForwardExpertsRequest& request,
-                     v1::ForwardExpertsResponse& response) {
+  shard.answer = [&](const shards::ForwardExpertsRequest& request,
+                     shards::ForwardExpertsResponse& response) {
     const std::vector<float> nans(
         static_cast<size_t>(request.rows_size() * kDModel), NAN);
     Encode(ConstMatrix(nans.data(), request.rows_size(), kDModel), v1::F32,
@@ -538,8 +560,8 @@ TEST_F(ShardedServerTest, AHostileShardFailsOnlyThoseWhoNeedIt) {
 TEST_F(ShardedServerTest, FailuresAreBoundedAndCountedByTheirCode) {
   HostileShard shard(DescriptionOfAGoodShard());
   std::string padding;
-  shard.answer = [&](const v1::ForwardExpertsRequest& request,
-                     v1::ForwardExpertsResponse& response) {
+  shard.answer = [&](const shards::ForwardExpertsRequest& request,
+                     shards::ForwardExpertsResponse& response) {
     const std::vector<float> zeros(
         static_cast<size_t>(request.rows_size() * kDModel));
     Encode(ConstMatrix(zeros.data(), request.rows_size(), kDModel), v1::F32,
@@ -589,8 +611,8 @@ TEST_F(ShardedServerTest, AShardThatNeverAnswersCostsTheTimeout) {
   HostileShard shard(DescriptionOfAGoodShard());
   absl::Notification end;
   std::atomic<bool> hang = false;
-  shard.answer = [&](const v1::ForwardExpertsRequest& request,
-                     v1::ForwardExpertsResponse& response) {
+  shard.answer = [&](const shards::ForwardExpertsRequest& request,
+                     shards::ForwardExpertsResponse& response) {
     if (hang) end.WaitForNotification();
     const std::vector<float> zeros(
         static_cast<size_t>(request.rows_size() * kDModel));

@@ -15,7 +15,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
-#include "moe/v1/shard.grpc.pb.h"
+#include "moe/shards/shards.grpc.pb.h"
 #include "server/metrics/metrics.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
@@ -78,7 +78,7 @@ class ShardFleetTest : public ::testing::Test {
 };
 
 // A shard that is asked what it holds, and does not say.
-class MuteShard final : public v1::ExpertShardService::CallbackService {
+class MuteShard final : public shards::ExpertShardService::CallbackService {
  public:
   MuteShard() {
     grpc::EnableDefaultHealthCheckService(true);
@@ -87,15 +87,15 @@ class MuteShard final : public v1::ExpertShardService::CallbackService {
                              &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
-    server_->GetHealthCheckService()->SetServingStatus(
-        "moe.v1.ExpertShardService", true);
+    server_->GetHealthCheckService()->SetServingStatus("moe.v1.MoeService",
+                                                       true);
   }
   ~MuteShard() override { server_->Shutdown(); }
 
   grpc::ServerUnaryReactor* DescribeShard(
       grpc::CallbackServerContext* /*context*/,
-      const v1::DescribeShardRequest* /*request*/,
-      v1::ShardDescription* /*response*/) override {
+      const shards::DescribeShardRequest* /*request*/,
+      shards::ShardDescription* /*response*/) override {
     class Call final : public grpc::ServerUnaryReactor {
      public:
       void OnCancel() override { Finish(grpc::Status::CANCELLED); }

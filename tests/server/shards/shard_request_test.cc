@@ -80,12 +80,12 @@ class ShardRequestTest : public ::testing::Test {
             .rows = rows_,
             .input_scales = {}};
   }
-  v1::ForwardExpertsRequest GoodRequest() {
+  shards::ForwardExpertsRequest GoodRequest() {
     const grpc::ByteBuffer bytes =
         ShardRequestWriter().Write(layer_, Batch(), {2, 6}, v1::F32);
     grpc::Slice slice;
     EXPECT_TRUE(bytes.DumpToSingleSlice(&slice).ok());
-    v1::ForwardExpertsRequest request;
+    shards::ForwardExpertsRequest request;
     EXPECT_TRUE(
         request.ParseFromArray(slice.begin(), static_cast<int>(slice.size())));
     return request;
@@ -102,7 +102,7 @@ class ShardRequestTest : public ::testing::Test {
 };
 
 TEST_F(ShardRequestTest, RowsAreSentOnceAndNamedByEachExpert) {
-  const v1::ForwardExpertsRequest request = GoodRequest();
+  const shards::ForwardExpertsRequest request = GoodRequest();
   EXPECT_EQ(request.model(), "shard");
   EXPECT_THAT(request.experts(), ElementsAre(2, 6));
   EXPECT_THAT(request.row_counts(), ElementsAre(2, 1));
@@ -164,7 +164,7 @@ TEST_F(ShardRequestTest, InputScalesTravel) {
 }
 
 TEST_F(ShardRequestTest, WhatIsWrongIsNamed) {
-  using Request = v1::ForwardExpertsRequest;
+  using Request = shards::ForwardExpertsRequest;
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   constexpr auto kRefused = absl::StatusCode::kFailedPrecondition;
   struct Case {
@@ -232,11 +232,11 @@ TEST_F(ShardRequestTest, WhatIsWrongIsNamed) {
   const grpc::Slice garbage("\x0a\xff garbage");
   EXPECT_THAT(
       offline.Prepare(grpc::ByteBuffer(&garbage, 1), registry_, kLimits),
-      StatusIs(kInvalid, HasSubstr("want a moe.v1.ForwardExpertsRequest")));
+      StatusIs(kInvalid, HasSubstr("want a moe.shards.ForwardExpertsRequest")));
 }
 
 TEST_F(ShardRequestTest, NoExpertsMeansNoTokens) {
-  v1::ForwardExpertsRequest request = GoodRequest();
+  shards::ForwardExpertsRequest request = GoodRequest();
   request.clear_experts();
   request.clear_fingerprints();
   request.clear_row_counts();
