@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "experts/base/no_destructor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -34,7 +35,7 @@ struct Room {
 // rooms above it in this list. A file belongs to the longest folder that holds
 // it.
 const std::vector<Room>& Rooms() {
-  static const std::vector<Room> rooms = {
+  static const NoDestructor<std::vector<Room>> rooms(std::vector<Room>{
       {"experts/base", {}, {"absl", "posix"}},
       {"experts/checkpoint", {"experts/base"}, {"absl", "nlohmann", "posix"}},
       {"experts/kernels", {"experts/base"}, {"absl", "hwy", "posix"}},
@@ -120,8 +121,8 @@ const std::vector<Room>& Rooms() {
        {"absl", "benchmark", "grpc", "gtest", "hwy", "nlohmann", "openssl",
         "posix", "prometheus", "proto", "protobuf", "protobuf internals",
         "sockets", "stubs", "tbb"}},
-  };
-  return rooms;
+  });
+  return *rooms;
 }
 
 // True if `path` lies in `folder` or below it.
@@ -149,31 +150,34 @@ std::string LibraryOf(const std::string& include) {
     std::string name;
     std::regex headers;
   };
-  static const std::vector<Library> libraries = {
-      {"", std::regex("[a-z_0-9]+")},  // <vector>, <cstdint>
-      {"absl", std::regex("absl/.*")},
-      {"benchmark", std::regex("benchmark/.*")},
-      {"civetweb", std::regex("civetweb[.]h")},
-      {"dnnl", std::regex("(oneapi/dnnl/)?dnnl.*")},
-      {"stubs", std::regex("(?!grpcpp/).*[.]grpc[.]pb[.]h")},
-      {"protobuf internals",
-       std::regex("google/protobuf/(wire_format_lite|io/.*|generated_.*)[.]h")},
-      {"protobuf", std::regex("google/protobuf/.*")},
-      {"proto", std::regex(".*[.]pb[.]h")},
-      {"grpc", std::regex("grpc(pp)?/.*")},
-      {"gtest", std::regex("(gtest|gmock)/.*")},
-      {"hwy", std::regex("hwy/.*")},
-      {"nlohmann", std::regex("nlohmann/.*")},
-      {"openssl", std::regex("openssl/.*")},
-      {"prometheus", std::regex("prometheus/.*")},
-      {"sockets", std::regex("(arpa|net|netinet)/.*|netdb[.]h|poll[.]h|"
-                             "sys/(epoll|eventfd|socket|un)[.]h")},
-      {"posix",
-       std::regex("(dirent|dlfcn|fcntl|malloc|pthread|sched|signal|unistd)[.]h|"
-                  "(cpuid|immintrin)[.]h|linux/.*|sys/[a-z_]+[.]h")},
-      {"tbb", std::regex("(oneapi/)?tbb/.*")},
-  };
-  for (const Library& library : libraries) {
+  static const NoDestructor<std::vector<Library>> libraries(
+      std::vector<Library>{
+          {"", std::regex("[a-z_0-9]+")},  // <vector>, <cstdint>
+          {"absl", std::regex("absl/.*")},
+          {"benchmark", std::regex("benchmark/.*")},
+          {"civetweb", std::regex("civetweb[.]h")},
+          {"dnnl", std::regex("(oneapi/dnnl/)?dnnl.*")},
+          {"stubs", std::regex("(?!grpcpp/).*[.]grpc[.]pb[.]h")},
+          {"protobuf internals",
+           std::regex(
+               "google/protobuf/(wire_format_lite|io/.*|generated_.*)[.]h")},
+          {"protobuf", std::regex("google/protobuf/.*")},
+          {"proto", std::regex(".*[.]pb[.]h")},
+          {"grpc", std::regex("grpc(pp)?/.*")},
+          {"gtest", std::regex("(gtest|gmock)/.*")},
+          {"hwy", std::regex("hwy/.*")},
+          {"nlohmann", std::regex("nlohmann/.*")},
+          {"openssl", std::regex("openssl/.*")},
+          {"prometheus", std::regex("prometheus/.*")},
+          {"sockets", std::regex("(arpa|net|netinet)/.*|netdb[.]h|poll[.]h|"
+                                 "sys/(epoll|eventfd|socket|un)[.]h")},
+          {"posix",
+           std::regex(
+               "(dirent|dlfcn|fcntl|malloc|pthread|sched|signal|unistd)[.]h|"
+               "(cpuid|immintrin)[.]h|linux/.*|sys/[a-z_]+[.]h")},
+          {"tbb", std::regex("(oneapi/)?tbb/.*")},
+      });
+  for (const Library& library : *libraries) {
     if (std::regex_match(include, library.headers)) return library.name;
   }
   return "unknown";
@@ -193,13 +197,13 @@ std::vector<std::string> Violations(const std::string& path,
                                     const std::string& text) {
   const Room* const room = RoomOf(path);
   if (room == nullptr) return {path + ": no source file belongs here"};
-  static const std::regex include_line(
+  static const NoDestructor<std::regex> include_line(
       R"(^\s*#\s*include\s*(?:"([^"]+)\"|<([^>]+)>))");
   std::vector<std::string> violations;
   std::istringstream lines(text);
   std::smatch match;
   for (std::string line; std::getline(lines, line);) {
-    if (!std::regex_search(line, match, include_line)) continue;
+    if (!std::regex_search(line, match, *include_line)) continue;
     const std::string include = match[1].matched ? match[1] : match[2];
     if (!MayInclude(*room, include)) {
       violations.push_back(path + ": may not include " + include);
@@ -320,11 +324,11 @@ TEST(LayeringTest, EveryIncludeFollowsTheLayers) {
 }
 
 TEST(LayeringTest, OneSourceFileIncludesOneDnn) {
-  static const std::regex onednn(
+  static const NoDestructor<std::regex> onednn(
       R"(#\s*include\s*["<](oneapi/dnnl/)?dnnl\w*\.h)");
   std::vector<std::string> including;
   for (const File& file : FilesMatching(R"(.*\.(h|cc))")) {
-    if (std::regex_search(file.text, onednn)) {
+    if (std::regex_search(file.text, *onednn)) {
       including.push_back(file.path);
     }
   }
@@ -345,12 +349,12 @@ TEST(LayeringTest, OneRoomUsesTheInternalsOfProtobuf) {
 
 // What a header silences would stay silent in whatever includes it.
 TEST(LayeringTest, HeadersGiveBackTheDiagnosticsThatTheyChange) {
-  static const std::regex pragma(
+  static const NoDestructor<std::regex> pragma(
       R"(#\s*pragma\s+(?:GCC|clang)\s+diagnostic\s+(\w+))");
   for (const File& file : FilesMatching(R"(.*\.h)")) {
     SCOPED_TRACE(file.path);
     int pushed = 0;
-    for (std::sregex_iterator it(file.text.begin(), file.text.end(), pragma),
+    for (std::sregex_iterator it(file.text.begin(), file.text.end(), *pragma),
          end;
          it != end; ++it) {
       const std::string word = (*it)[1];

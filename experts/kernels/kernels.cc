@@ -4,6 +4,7 @@
 // After foreach_target.h.
 #include <vector>
 
+#include "experts/base/no_destructor.h"
 #include "experts/kernels/fill.h"
 #include "experts/kernels/kernels.h"
 #include "experts/kernels/x86.h"
@@ -84,14 +85,14 @@ const Kernels& DeterministicKernels() {
 }
 
 const std::vector<const Kernels*>& AllKernels() {
-  static const std::vector<Kernels> tables = FillAll();
-  static const std::vector<const Kernels*> pointers = [] {
+  static const NoDestructor<std::vector<Kernels>> tables(FillAll());
+  static const NoDestructor<std::vector<const Kernels*>> pointers([] {
     std::vector<const Kernels*> all;
-    all.reserve(tables.size());
-    for (const Kernels& table : tables) all.push_back(&table);
+    all.reserve(tables->size());
+    for (const Kernels& table : *tables) all.push_back(&table);
     return all;
-  }();
-  return pointers;
+  }());
+  return *pointers;
 }
 
 }  // namespace moe

@@ -78,11 +78,11 @@ absl::StatusOr<MetricsPage> MetricsPage::Fetch(const std::string& address,
   return Parse(text);
 }
 
-const std::vector<MetricsPage::Sample>& MetricsPage::All(
+absl::Span<const MetricsPage::Sample> MetricsPage::All(
     const std::string& name) const {
-  static const std::vector<Sample>* const none = new std::vector<Sample>();
   const auto found = samples_.find(name);
-  return found == samples_.end() ? *none : found->second;
+  if (found == samples_.end()) return {};
+  return found->second;
 }
 
 std::optional<double> MetricsPage::Sum(const std::string& name,

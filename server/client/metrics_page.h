@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "server/client/connection.h"
 
 namespace moe {
@@ -34,8 +35,8 @@ class MetricsPage {
   static absl::StatusOr<MetricsPage> Fetch(const std::string& address,
                                            const std::string& password);
 
-  // All samples of a name, in the order of the page.
-  const std::vector<Sample>& All(const std::string& name) const;
+  // All samples of a name, in the order of the page, whose they are.
+  absl::Span<const Sample> All(const std::string& name) const;
   // The sum of those that have all of `labels`; absent if there is none.
   std::optional<double> Sum(const std::string& name,
                             const Labels& labels = {}) const;

@@ -8,10 +8,12 @@
 // Read as a memory: row i of W_up is a key, column i of W_down its value, and y
 // is the sum of the values, each weighed by how well its key matches x.
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "experts/activation.h"
 #include "experts/local_expert_shard.h"
 #include "gmock/gmock.h"
@@ -26,15 +28,16 @@ using ::testing::ElementsAre;
 using ::testing::FloatNear;
 
 constexpr float kTolerance = 1e-6F;
-const ExpertSpec kSpec = {.d_model = 3,
-                          .d_ff = 6,
-                          .gated = false,
-                          .activation = {.activation = Activation::kRelu}};
+constexpr ExpertSpec kSpec = {.d_model = 3,
+                              .d_ff = 6,
+                              .gated = false,
+                              .activation = {.activation = Activation::kRelu}};
 
-const std::vector<float> kX = {0.5F, -0.3F, 0.8F};
-const std::vector<float> kH = {0.10F, -0.55F, 0.95F, 0.50F, 0.30F, -1.10F};
+constexpr std::array<float, 3> kX = {0.5F, -0.3F, 0.8F};
+constexpr std::array<float, 6> kH = {0.10F, -0.55F, 0.95F,
+                                     0.50F, 0.30F,  -1.10F};
 
-const std::vector<float> kUp = {
+constexpr std::array<float, 18> kUp = {
     0.2F,  0.0F,  0.0F,   // 0.10
     -0.3F, 0.0F,  -0.5F,  // -0.55
     0.3F,  0.0F,  1.0F,   // 0.95
@@ -42,17 +45,18 @@ const std::vector<float> kUp = {
     0.0F,  -1.0F, 0.0F,   // 0.30
     -0.6F, 0.0F,  -1.0F,  // -1.10
 };
-const std::vector<float> kDown = {
+constexpr std::array<float, 18> kDown = {
     0.1F, 0.7F,  0.0F, 0.0F, -0.1F, 0.9F,   //
     0.0F, -0.8F, 0.4F, 0.1F, 0.2F,  0.6F,   //
     0.0F, 0.5F,  0.0F, 0.5F, 0.1F,  -0.4F,  //
 };
 
-std::vector<float> Ffn(const std::vector<float>& down,
-                       const std::vector<float>& x) {
+std::vector<float> Ffn(absl::Span<const float> down,
+                       absl::Span<const float> x) {
   ReferenceExpert expert;
-  expert.weights[static_cast<int>(Projection::kUp)] = kUp;
-  expert.weights[static_cast<int>(Projection::kDown)] = down;
+  expert.weights[static_cast<int>(Projection::kUp)] = {kUp.begin(), kUp.end()};
+  expert.weights[static_cast<int>(Projection::kDown)] = {down.begin(),
+                                                         down.end()};
   Executor executor(1);
   ExpertWorkspace workspace(&executor);
   const auto shard = LocalExpertShard::Load(
@@ -89,7 +93,7 @@ TEST(ClassicFfnExampleTest, TheOutputIsTheWeighedSumOfTheValues) {
 }
 
 TEST(ClassicFfnExampleTest, ValuesOfSilentKeysDoNotMatter) {
-  std::vector<float> changed = kDown;
+  std::vector<float> changed(kDown.begin(), kDown.end());
   for (const size_t silent : {size_t{1}, size_t{5}}) {
     for (size_t row = 0; row < 3; ++row) changed[6 * row + silent] = 123.0F;
   }
@@ -97,7 +101,7 @@ TEST(ClassicFfnExampleTest, ValuesOfSilentKeysDoNotMatter) {
 }
 
 TEST(ClassicFfnExampleTest, EditingOneValueMovesTheOutputAsItsKeyMatches) {
-  std::vector<float> changed = kDown;
+  std::vector<float> changed(kDown.begin(), kDown.end());
   changed[2] += 1.0F;  // first component of the third value; its key gives 0.95
   EXPECT_NEAR(Ffn(changed, kX)[0] - Ffn(kDown, kX)[0], 0.95F, kTolerance);
 }

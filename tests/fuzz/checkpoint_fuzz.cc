@@ -27,7 +27,7 @@ using moe::Matrix;
 using moe::StoredMatrix;
 using moe::StoredOrder;
 
-// A folder for the whole run; removed at exit.
+// A folder for one input.
 class Folder {
  public:
   Folder() {
@@ -173,7 +173,7 @@ void TryAll(const Checkpoint& checkpoint, const moe::TensorInfo& tensor) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const Folder folder;
+  const Folder folder;
   const absl::string_view input = moe::TextOf(data, size);
   const size_t zero = std::min(input.find('\0'), input.size());
   folder.Write("config.json", input.substr(0, zero));

@@ -12,6 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "experts/base/check.h"
+#include "experts/base/no_destructor.h"
 #include "experts/executor.h"
 #include "experts/expert_workspace.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
@@ -100,10 +101,10 @@ inline grpc::ByteBuffer InPieces(absl::string_view bytes) {
 template <typename Request, typename Response>
 std::optional<std::string> AnswerOffline(const grpc::ByteBuffer& bytes,
                                          Response* response) {
-  static const Models models;
+  static const NoDestructor<Models> models;
   Offline<Request> request;
   const absl::Status status =
-      request.Prepare(bytes, models.registry(), kLimits);
+      request.Prepare(bytes, models->registry(), kLimits);
   if (!status.ok()) {
     CheckError(status, "");
     return std::nullopt;

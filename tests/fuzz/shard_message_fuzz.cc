@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "experts/base/no_destructor.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "moe/shards/shards.pb.h"
 #include "server/shards/shard_message.h"
@@ -28,10 +29,10 @@ moe::LoadOptions HeldExperts() {
 }
 
 void AskShard(const grpc::ByteBuffer& bytes) {
-  static const moe::Models models(HeldExperts());
+  static const moe::NoDestructor<moe::Models> models(HeldExperts());
   moe::Offline<moe::ExpertsWireRequest> request;
   const absl::Status status =
-      request.Prepare(bytes, models.registry(), moe::kLimits);
+      request.Prepare(bytes, models->registry(), moe::kLimits);
   if (!status.ok()) {
     moe::CheckError(status, "");
     return;

@@ -190,11 +190,11 @@ std::vector<float> Mixed(int64_t n, float scale,
   return weights;
 }
 
-const std::vector<HardWeights>& AllHardWeights() {
+std::vector<HardWeights> AllHardWeights() {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   constexpr float kMax = std::numeric_limits<float>::max();
-  static const std::vector<HardWeights> all = {
+  return {
       {"Gaussian", [](int64_t n) { return RandomFloats(n, 0.02F, 9); }},
       {"GaussianBF16",
        [](int64_t n) {
@@ -285,7 +285,6 @@ const std::vector<HardWeights>& AllHardWeights() {
          return weights;
        }},
   };
-  return all;
 }
 
 TEST_P(PackedMatrixTest, EveryInstructionSetWritesTheBytesOfTheReference) {

@@ -57,9 +57,8 @@ class Scrape {
     return families_;
   }
   const std::vector<ClientMetric>& All(const std::string& name) const {
-    static const std::vector<ClientMetric> none;
     const auto found = families_.find(name);
-    return found == families_.end() ? none : found->second.metric;
+    return found == families_.end() ? none_ : found->second.metric;
   }
   const ClientMetric& Find(const std::string& name,
                            const Labels& labels = {}) const {
@@ -67,8 +66,7 @@ class Scrape {
       if (LabelsOf(metric) == labels) return metric;
     }
     ADD_FAILURE() << "no " << name << " with these labels";
-    static const ClientMetric missing;
-    return missing;
+    return missing_;
   }
   double Counter(const std::string& name, const Labels& labels = {}) const {
     return Find(name, labels).counter.value;
@@ -78,6 +76,8 @@ class Scrape {
   }
 
  private:
+  const std::vector<ClientMetric> none_;
+  const ClientMetric missing_;
   std::map<std::string, MetricFamily> families_;
 };
 

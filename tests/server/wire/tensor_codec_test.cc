@@ -243,14 +243,8 @@ TEST_P(CheckRoutingErrorTest, NamesTheFieldWantedAndGot) {
       StatusIs(kInvalid, HasSubstr(GetParam().message)));
 }
 
-const v1::Tensor& GoodIds() {
-  static const v1::Tensor ids = Ids(2, 2, {0, 1, 2, 3});
-  return ids;
-}
-const v1::Tensor& GoodWeights() {
-  static const v1::Tensor weights = Weights(2, 2, {1, 1, 1, 1});
-  return weights;
-}
+v1::Tensor GoodIds() { return Ids(2, 2, {0, 1, 2, 3}); }
+v1::Tensor GoodWeights() { return Weights(2, 2, {1, 1, 1, 1}); }
 
 INSTANTIATE_TEST_SUITE_P(
     All, CheckRoutingErrorTest,
