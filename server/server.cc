@@ -137,6 +137,7 @@ Server::Server(const ServerOptions& options)
                  return fleet_ == nullptr ? absl::OkStatus()
                                           : fleet_->WaitUntilUp(model);
                },
+           .on_change = [this] { ReportModels(); },
            .expert_metrics = options.expert_metrics,
            .poll = options.repository_poll,
            .available_memory = [] { return AvailableMemory(); }},
@@ -191,10 +192,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   if (options.measure_machine) server->Measure();
   MOE_RETURN_IF_ERROR(server->models_.LoadAll());
   server->LogSetUp();
-  if (server->fleet_ != nullptr) {
-    server->fleet_->OnChange([raw = server.get()] { raw->ReportModels(); });
-    server->ReportModels();
-  }
   server->SetServing(true);
   return server;
 }
@@ -363,6 +360,7 @@ absl::Status Server::StartGrpc() {
     return absl::InternalError("gRPC does not start");
   }
   health_.emplace(HealthNames(options_), grpc_server_->GetHealthCheckService());
+  if (fleet_ != nullptr) fleet_->OnChange([this] { ReportModels(); });
   file_watcher_.Start();
   listener_->Start(std::move(acceptor));
   return absl::OkStatus();
@@ -375,6 +373,7 @@ void Server::SetServing(bool serving) {
 }
 
 void Server::ReportModels() {
+  if (fleet_ == nullptr) return;
   health_->SetModels([this] {
     HealthReport::Models models;
     for (const auto& served : registry_.List()) {

@@ -69,7 +69,8 @@ class Server {
   absl::Status OpenShards();
   absl::Status StartGrpc();
   void SetServing(bool serving);
-  // Of a front: tells health of each model whether its shards are up.
+  // Of a front: tells health of each model whether its shards are up. Nothing
+  // elsewhere.
   void ReportModels();
   // What this server holds of a model.
   ModelPart PartOf(const std::string& model);

@@ -541,6 +541,7 @@ std::vector<std::string> ModelManager::Publish(
     if (!Contains(names, name)) Withdraw(name);
   }
   metrics_.SetHugePages(HugePagesBytes());
+  if (options_.on_change != nullptr) options_.on_change();
   return names;
 }
 

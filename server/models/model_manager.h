@@ -47,6 +47,8 @@ struct ModelManagerOptions {
   std::function<ModelPart(const std::string& model)> part;
   // Waits for what is elsewhere of a model that has been loaded; may be null.
   std::function<absl::Status(const std::string& model)> await_rest;
+  // Called after models have come or gone, or another version has; may be null.
+  std::function<void()> on_change;
   ExpertMetrics expert_metrics = ExpertMetrics::kAuto;  // as of the Metrics
   // How often to look for changes on disk; zero = never. A change counts once
   // it has been the same for two looks: files take their time to be copied.

@@ -82,7 +82,7 @@ class ShardFleet {
   // Ends all waiting, and the watch over the shards. By one thread.
   void Stop();
   // Calls `fn`, on a thread of the fleet's, whenever a shard has come or gone.
-  // Once, before the first Connect.
+  // Once.
   void OnChange(std::function<void()> fn) {
     absl::MutexLock lock(&mutex_);
     on_change_ = std::move(fn);
