@@ -37,6 +37,7 @@
 #include "experts/onednn_expert_shard.h"
 #include "router/models/model_spec.h"
 #include "server/common/flags.h"
+#include "server/common/logging.h"
 
 constexpr int kAnyLayer = -1;
 
@@ -608,7 +609,7 @@ int Main(int argc, char** argv) {
     status = options.ok() ? Run(*options) : options.status();
   }
   if (status.ok()) return 0;
-  absl::FPrintF(stderr, "error: %s\n", status.message());
+  PrintError(status.message());
   return 2;
 }
 

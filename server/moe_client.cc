@@ -21,6 +21,7 @@
 #include "server/client/verify.h"
 #include "server/common/flags.h"
 #include "server/common/index_set.h"
+#include "server/common/logging.h"
 
 ABSL_FLAG(std::string, server, "127.0.0.1:50051",
           "HOST:PORT or unix:PATH of the server, or any gRPC target.");
@@ -278,15 +279,14 @@ int Main(int argc, char** argv) {
   const std::vector<std::string> positional =
       ParseCommandLineOrExit(argc, argv, kUsage, "moe_client.cc");
   if (positional.size() != 1) {
-    absl::FPrintF(stderr, "error: want one command, got %d; see --help\n",
-                  positional.size());
+    PrintError(absl::StrCat("want one command, got ", positional.size(),
+                            "; see --help"));
     return 2;
   }
   const absl::StatusOr<int> result = Run(positional.front());
   if (!result.ok()) {
-    absl::FPrintF(stderr, "error: %s: %s\n",
-                  absl::StatusCodeToString(result.status().code()),
-                  result.status().message());
+    PrintError(absl::StrCat(absl::StatusCodeToString(result.status().code()),
+                            ": ", result.status().message()));
     return 2;
   }
   return *result;

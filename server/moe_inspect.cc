@@ -4,8 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/common/flags.h"
+#include "server/common/logging.h"
 #include "server/inspect/report.h"
 
 int main(int argc, char** argv) {
@@ -17,14 +19,14 @@ int main(int argc, char** argv) {
       "  moe-inspect DIR",
       "moe_inspect.cc");
   if (folders.size() != 1) {
-    absl::FPrintF(stderr, "error: want one folder, got %d; see --help\n",
-                  folders.size());
+    moe::PrintError(
+        absl::StrCat("want one folder, got ", folders.size(), "; see --help"));
     return 2;
   }
   const absl::StatusOr<std::string> report =
       moe::InspectReport(folders.front());
   if (!report.ok()) {
-    absl::FPrintF(stderr, "error: %s\n", report.status().message());
+    moe::PrintError(report.status().message());
     return 2;
   }
   absl::PrintF("%s", *report);

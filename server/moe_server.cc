@@ -288,6 +288,7 @@ void WaitForSignals(const std::shared_ptr<LifeCycle>& life_cycle) {
   });
   if (!life_cycle->serving.HasBeenNotified()) {
     LogInfo("stopped while loading");
+    FlushLog();
     _exit(0);
   }
   life_cycle->end.Notify();
@@ -298,6 +299,7 @@ void WaitForSignals(const std::shared_ptr<LifeCycle>& life_cycle) {
     WaitForEnd(set, [] {});
   } while (absl::Now() - first < absl::Milliseconds(500));
   LogWarning("second signal: stopping at once");
+  FlushLog();
   _exit(1);
 }
 
@@ -316,8 +318,8 @@ int Main(int argc, char** argv) {
       "  READY grpc=HOST:PORT metrics=HOST:PORT",
       "moe_server.cc");
   if (!positional.empty()) {
-    absl::FPrintF(stderr, "error: want flags only, got \"%s\"\n",
-                  positional.front());
+    PrintError(
+        absl::StrCat("want flags only, got \"", positional.front(), "\""));
     return 2;
   }
   const ServiceManager service_manager = ServiceManager::FromEnvironment();
@@ -339,9 +341,11 @@ int Main(int argc, char** argv) {
   const auto options = OptionsFromFlags();
   auto server = options.ok() ? Server::Start(*options) : options.status();
   if (!server.ok()) {
-    absl::FPrintF(stderr, "error: %s\n", server.status().message());
+    PrintError(server.status().message());
     return 2;
   }
+  // Who waits for READY finds in the log what led to it.
+  FlushLog();
   life_cycle->server = server->get();
   life_cycle->serving.Notify();
   absl::PrintF("READY grpc=%s metrics=%s\n", (*server)->grpc_address(),
@@ -353,6 +357,7 @@ int Main(int argc, char** argv) {
   (*server)->Drain();
   // Nothing is left to lose; giving back threads and weights one by one would
   // only take time.
+  FlushLog();
   std::fflush(stdout);
   _exit(0);
 }

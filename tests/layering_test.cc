@@ -169,11 +169,12 @@ std::string LibraryOf(const std::string& include) {
           {"nlohmann", std::regex("nlohmann/.*")},
           {"openssl", std::regex("openssl/.*")},
           {"prometheus", std::regex("prometheus/.*")},
-          {"sockets", std::regex("(arpa|net|netinet)/.*|netdb[.]h|poll[.]h|"
+          {"sockets", std::regex("(arpa|net|netinet)/.*|netdb[.]h|"
                                  "sys/(epoll|eventfd|socket|un)[.]h")},
           {"posix",
            std::regex(
-               "(dirent|dlfcn|fcntl|malloc|pthread|sched|signal|unistd)[.]h|"
+               "(dirent|dlfcn|fcntl|malloc|poll|pthread|sched|signal)[.]h|"
+               "unistd[.]h|"
                "(cpuid|immintrin)[.]h|linux/.*|sys/[a-z_]+[.]h")},
           {"tbb", std::regex("(oneapi/)?tbb/.*")},
       });

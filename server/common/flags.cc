@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "experts/base/status_macros.h"
+#include "server/common/logging.h"
 #include "server/common/version.h"
 
 namespace moe {
@@ -164,7 +165,7 @@ std::vector<std::string> ParseCommandLineOrExit(int argc, char** argv,
   }
   auto positional = ParseFlags(args);
   if (!positional.ok()) {
-    absl::FPrintF(stderr, "error: %s\n", positional.status().message());
+    PrintError(positional.status().message());
     Exit(2);
   }
   return *std::move(positional);

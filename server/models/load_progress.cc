@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -47,14 +46,14 @@ void LoadProgressReporter::Report(const LoadProgress& progress) {
   constexpr int64_t kWidth = 30;
   const int64_t filled =
       kWidth * progress.done_bytes / std::max<int64_t>(progress.total_bytes, 1);
-  absl::FPrintF(stderr, "\r%s [%s%s] %s\033[K", model_,
-                std::string(static_cast<size_t>(filled), '#'),
-                std::string(static_cast<size_t>(kWidth - filled), '.'), text);
-  std::fflush(stderr);
+  LogText(absl::StrFormat(
+      "\r%s [%s%s] %s\033[K", model_,
+      std::string(static_cast<size_t>(filled), '#'),
+      std::string(static_cast<size_t>(kWidth - filled), '.'), text));
 }
 
 void LoadProgressReporter::Done(int64_t weights_bytes) {
-  if (terminal_) absl::FPrintF(stderr, "\r\033[K");
+  if (terminal_) LogText("\r\033[K");
   LogInfo(absl::StrFormat("loaded %s: %s of weights in %.2f s", model_,
                           BytesText(static_cast<double>(weights_bytes)),
                           absl::ToDoubleSeconds(absl::Now() - start_)));

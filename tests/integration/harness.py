@@ -64,8 +64,9 @@ def die_with_parent(command):
 class Server:
     """moe-server on free ports; a context manager that stops it."""
 
-    def __init__(self, *flags, prefix=()):
-        """prefix: a command that runs the server, as `ip netns exec` does."""
+    def __init__(self, *flags, prefix=(), stderr=None):
+        """prefix: a command that runs the server, as `ip netns exec` does.
+        stderr: a descriptor, in place of the file that stderr() reads."""
         self.log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(
             die_with_parent(
@@ -79,7 +80,7 @@ class Server:
             ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=self.log,
+            stderr=self.log if stderr is None else stderr,
             text=True,
         )
         watchdog = threading.Timer(TIMEOUT_SECONDS, self.process.kill)

@@ -10,7 +10,9 @@ import threading
 import unittest
 
 import harness
+import inference_harness
 from harness import BIN, TIMEOUT_SECONDS, grpc, pb
+from inference_harness import oip
 
 SERVING = b"\x08\x01"
 NOT_SERVING = b"\x08\x02"
@@ -196,6 +198,86 @@ class DrainTest(unittest.TestCase):
         with harness.Server("--demo") as server:
             server.terminate()
             self.assertEqual(server.wait(), 0, server.stderr())
+
+
+class UnreadLogTest(unittest.TestCase):
+    """A log that goes into a pipe which nobody reads, or not at once."""
+
+    def setUp(self):
+        self.reader, self.writer = os.pipe()
+        self.addCleanup(os.close, self.reader)
+
+    def fill(self):
+        """Until the pipe takes no byte more."""
+        # Opened anew: O_NONBLOCK would hold for the server's end as well.
+        with open(
+            os.open(
+                f"/proc/self/fd/{self.writer}", os.O_WRONLY | os.O_NONBLOCK
+            ),
+            "wb",
+            buffering=0,
+        ) as pipe:
+            while pipe.write(b"\n" * 4096) or pipe.write(b"\n"):
+                pass
+
+    def test_requests_reloads_and_drain_go_on(self):
+        self.addCleanup(os.close, self.writer)
+        with harness.Server(
+            "--demo", "--model_control", stderr=self.writer
+        ) as server:
+            self.fill()
+            with server.channel() as channel:
+                inference = inference_harness.stub(channel)
+                for _ in range(10):  # each has something to say
+                    inference.RepositoryModelLoad(
+                        oip.RepositoryModelLoadRequest(model_name="demo"),
+                        timeout=TIMEOUT_SECONDS,
+                    )
+                server.process.send_signal(signal.SIGHUP)
+                moe = harness.stub(channel)
+                model = moe.GetModel(
+                    pb.GetModelRequest(model="demo"), timeout=TIMEOUT_SECONDS
+                )
+                answer = moe.Forward(
+                    pb.ForwardRequest(
+                        model="demo",
+                        layer=model.layers[0].layer,
+                        hidden_states=harness.random_states(
+                            3, model.d_model, 1
+                        ),
+                    ),
+                    timeout=TIMEOUT_SECONDS,
+                )
+                self.assertEqual(list(answer.output.shape), [3, model.d_model])
+            server.terminate()
+            self.assertEqual(server.wait(), 0)
+
+    def test_late_reader_finds_all_of_it(self):
+        self.fill()
+        with harness.Server("--demo", stderr=self.writer) as server:
+            os.close(self.writer)
+            server.terminate()
+            # Reads on while the server ends.
+            with open(self.reader, closefd=False) as log:
+                lines = [line for line in log if line != "\n"]
+            self.assertEqual(server.wait(), 0)
+        log = "".join(lines)
+        self.assertIn("compute threads", log)
+        self.assertRegex(log, " drained\n$")
+        self.assertNotIn("lost", log)
+
+    def test_bad_flag_ends_a_program(self):
+        self.addCleanup(os.close, self.writer)
+        self.fill()
+        for program in "moe-server", "moe-client":
+            done = subprocess.run(
+                [os.path.join(BIN, program), "--no_such_flag=1"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self.writer,
+                timeout=TIMEOUT_SECONDS,
+            )
+            self.assertEqual(done.returncode, 2, program)
 
 
 class ThreadsTest(unittest.TestCase):

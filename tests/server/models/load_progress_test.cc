@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/common/logging.h"
 
 namespace moe {
 namespace {
@@ -42,6 +43,7 @@ TEST(LoadProgressReporterTest, SaysWhatWasLoaded) {
   LoadProgressReporter reporter("olmoe");
   reporter.Report({.done_bytes = 50, .total_bytes = 100});
   reporter.Done(2'500'000);
+  FlushLog();
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("loaded olmoe: 2.5 MB of weights in "));
   EXPECT_THAT(text, Not(HasSubstr("\r")));
