@@ -87,6 +87,7 @@ Executor::Executor(int num_threads, const NumaNodes& nodes)
   threads_ = std::make_unique<Threads>();
   threads_->arena.initialize(num_threads);
   if (node_threads_.size() < 2) return;
+  nodes_ = nodes;
   for (size_t node = 0; node < nodes.size(); ++node) {
     for (const int cpu : nodes[node]) {
       const auto index = static_cast<size_t>(cpu);

@@ -12,8 +12,9 @@
 
 namespace moe {
 
-// Thread-safe; but the callers of one Executor share its threads, so that
-// concurrent ParallelFor calls slow each other.
+// Thread-safe: several threads may be in ParallelFor at once. They share the
+// threads of the executor, so that their calls slow each other; a thread that
+// waits for its own tasks may run those of another call meanwhile.
 class Executor {
  public:
   // nodes: shared by the threads in proportion to their CPUs, to which the
@@ -29,10 +30,14 @@ class Executor {
   int num_threads() const { return num_threads_; }
   // [nodes], each at least 1.
   absl::Span<const int> node_threads() const { return node_threads_; }
+  // The CPUs of each; empty if all threads count as one node.
+  const NumaNodes& nodes() const { return nodes_; }
 
   // Calls fn(task, worker) once for each task in [0, num_tasks), in any order,
   // and returns when all have returned. `worker` is in [0, num_threads) and no
-  // two tasks run with the same worker at once: index scratch memory by it.
+  // two tasks of one call run with the same worker at once: index scratch
+  // memory by it, which is the call's alone. Calls of several threads may use
+  // the same worker at once: few tasks run on the thread that calls.
   // Tasks are shared by the nodes as the threads are: memory that a task is the
   // first to write will be near to the task of the same number, next time.
   // Requires: fn does not throw and does not call ParallelFor on the same
@@ -56,6 +61,7 @@ class Executor {
   struct Threads;
   const int num_threads_;
   std::vector<int> node_threads_;
+  NumaNodes nodes_;
   std::unique_ptr<Threads> threads_;
 };
 

@@ -9,12 +9,16 @@
 #include "experts/base/expert_batch.h"
 #include "experts/base/expert_spec.h"
 #include "experts/base/matrix_view.h"
+#include "experts/expert_failures.h"
 #include "experts/weights_bytes.h"
 
 namespace moe {
 
-// Thread-safety: Forward may be called by one thread at a time per shard (it
-// owns scratch memory).
+class ExpertWorkspace;
+
+// Thread-safe, and immutable to its users: all that belongs to one batch lies
+// in what the caller hands to Forward. Batches with a workspace, an output and
+// failures of their own may run through the same shard at the same time.
 class ExpertShard {
  public:
   virtual ~ExpertShard() = default;
@@ -26,22 +30,21 @@ class ExpertShard {
   virtual WeightsBytes weights() const { return {}; }
 
   // out[i] = expert(hidden_states[rows[i]] * input_scales[i]) for each
-  // assignment i whose expert could be asked: see ExpertStatus.
+  // assignment i whose expert is not among the failures.
   //
-  // out:      [assignments, d_model], overwritten.
-  // Requires: a batch whose offsets and rows are consistent (built by
-  // router/dispatch).
-  // Errors:   of the whole batch; none so far.
-  virtual absl::Status Forward(const ExpertBatch& batch, Matrix out) = 0;
-
-  // After Forward: why one expert has not been run, if it had rows; what `out`
-  // holds for them is undefined then. Experts in this process always run; those
-  // elsewhere may be UNAVAILABLE, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
-  virtual absl::Status ExpertStatus(int64_t /*expert*/) const {
-    return absl::OkStatus();
-  }
-  // Whether ExpertStatus is OK for every expert.
-  virtual bool AllRan() const { return true; }
+  // workspace: used until the call returns. Its executor has as many NUMA nodes
+  //            as the one that the weights were packed for.
+  // out:       [assignments, d_model], overwritten; rows of experts that failed
+  //            are undefined.
+  // failures:  overwritten: the experts that had rows and have not been run.
+  //            Experts in this process always run; those elsewhere may be
+  //            UNAVAILABLE, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
+  // Requires:  a batch whose offsets and rows are consistent (built by
+  //            router/dispatch).
+  // Errors:    of the whole batch; none so far.
+  virtual absl::Status Forward(const ExpertBatch& batch,
+                               ExpertWorkspace& workspace, Matrix out,
+                               ExpertFailures& failures) const = 0;
 };
 
 }  // namespace moe

@@ -3,6 +3,11 @@
 
 #pragma once
 
+#include <map>
+#include <memory>
+#include <typeindex>
+#include <typeinfo>
+
 #include "absl/types/span.h"
 #include "experts/base/expert_batch.h"
 #include "experts/base/expert_spec.h"
@@ -16,7 +21,9 @@ namespace moe {
 
 // Shared by all shards and linear maps that run one after the other.
 //
-// Thread-compatible: any thread, one at a time.
+// Thread-compatible: any thread, one at a time. Batches that run at the same
+// time need a workspace each; these may share an executor, through the same
+// layers.
 class ExpertWorkspace {
  public:
   // The executor must outlive this object.
@@ -35,10 +42,26 @@ class ExpertWorkspace {
   void Multiply(const PackedMatrix& matrix, const float* bias, ConstMatrix x,
                 Matrix out);
 
+  // The one T of this workspace, made by T() when it is first asked for: memory
+  // that shards of one kind reuse from batch to batch. T is a type of the shard
+  // that asks, so that no other kind knows it.
+  //
+  // The reference stays valid as long as the workspace. What it refers to is
+  // the next shard's of that kind: a shard that hands this workspace on to
+  // another of its own kind cannot rely on it any more.
+  template <typename T>
+  T& Scratch() {
+    std::shared_ptr<void>& object = scratch_[std::type_index(typeid(T))];
+    if (object == nullptr) object = std::make_shared<T>();
+    return *static_cast<T*>(object.get());
+  }
+
  private:
   Executor* executor_;
   const Kernels& kernels_;
   ExpertRunner runner_;
+  // Owned; shared_ptr, since it knows how to destroy what it holds.
+  std::map<std::type_index, std::shared_ptr<void>> scratch_;
 };
 
 }  // namespace moe

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <numeric>
 
 #include "experts/base/check.h"
+#include "experts/expert_workspace.h"
 #include "experts/pack_stored.h"
 
 namespace moe {
@@ -77,31 +79,33 @@ PackedMatrix SliceOf(const PackedLayout& layout, int64_t panels,
 
 std::unique_ptr<LocalExpertShard> LocalExpertShard::Load(
     const ExpertSpec& spec, absl::Span<const StoredExpert> experts,
-    WeightFormat format, ExpertWorkspace* workspace) {
-  std::unique_ptr<LocalExpertShard> shard(new LocalExpertShard(
-      spec, static_cast<int64_t>(experts.size()), workspace));
-  shard->PlaceWeights(experts, format);
-  shard->PackWeights(experts);
+    WeightFormat format, Executor& executor,
+    absl::Span<const int> node_threads) {
+  std::unique_ptr<LocalExpertShard> shard(
+      new LocalExpertShard(spec, static_cast<int64_t>(experts.size())));
+  if (node_threads.empty()) node_threads = executor.node_threads();
+  shard->PlaceWeights(experts, format, node_threads);
+  shard->PackWeights(experts, executor);
   if (spec.has_bias) shard->PackBiases(experts);
   return shard;
 }
 
 void LocalExpertShard::PlaceWeights(absl::Span<const StoredExpert> experts,
-                                    WeightFormat format) {
+                                    WeightFormat format,
+                                    absl::Span<const int> node_threads) {
   std::vector<ExpertLayouts> layouts;
   layouts.reserve(experts.size());
   for (const StoredExpert& expert : experts) {
     layouts.push_back(LayoutsOf(spec_, expert, format));
   }
-  const Executor& executor = workspace_->executor();
-  const absl::Span<const int> node_threads = executor.node_threads();
+  const int64_t num_threads =
+      std::accumulate(node_threads.begin(), node_threads.end(), int64_t{0});
   weights_.resize(node_threads.size());
   int64_t first_thread = 0;
   for (size_t node = 0; node < node_threads.size(); ++node) {
     const int64_t threads = node_threads[node];
     const auto slice_of = [&](const PackedLayout& layout, int64_t panels) {
-      return SliceOf(layout, panels, first_thread, threads,
-                     executor.num_threads());
+      return SliceOf(layout, panels, first_thread, threads, num_threads);
     };
     int64_t bytes = 0;
     for (const ExpertLayouts& expert : layouts) {
@@ -125,7 +129,8 @@ void LocalExpertShard::PlaceWeights(absl::Span<const StoredExpert> experts,
   }
 }
 
-void LocalExpertShard::PackWeights(absl::Span<const StoredExpert> experts) {
+void LocalExpertShard::PackWeights(absl::Span<const StoredExpert> experts,
+                                   Executor& executor) {
   // Every kPanelsPerTask panels of a projection in a slice are a task. Tasks
   // come node by node: who first writes memory decides which node has it.
   struct Part {
@@ -171,7 +176,11 @@ void LocalExpertShard::PackWeights(absl::Span<const StoredExpert> experts) {
       PackStoredPanel(part.to->layout, *part.from, p, memory + at);
     }
   };
-  workspace_->executor().ParallelFor(ends, pack, Executor::TakeOthers::kNever);
+  if (ends.size() == executor.node_threads().size()) {
+    executor.ParallelFor(ends, pack, Executor::TakeOthers::kNever);
+  } else {
+    executor.ParallelFor(ends.back(), pack);
+  }
 }
 
 void LocalExpertShard::PackBiases(absl::Span<const StoredExpert> experts) {
@@ -208,11 +217,16 @@ WeightsBytes LocalExpertShard::weights() const {
   return bytes;
 }
 
-absl::Status LocalExpertShard::Forward(const ExpertBatch& batch, Matrix out) {
+absl::Status LocalExpertShard::Forward(const ExpertBatch& batch,
+                                       ExpertWorkspace& workspace, Matrix out,
+                                       ExpertFailures& failures) const {
+  MOE_CHECK(weights_.size() == 1 ||
+            weights_.size() == workspace.executor().node_threads().size());
   MOE_DCHECK(static_cast<int64_t>(batch.offsets.size()) == num_experts() + 1);
   MOE_DCHECK(out.rows() == static_cast<int64_t>(batch.rows.size()) &&
              out.cols() == spec_.d_model);
-  workspace_->Run(spec_, slices_, batch, out);
+  workspace.Run(spec_, slices_, batch, out);
+  failures.Clear();
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include "experts/activation.h"
 #include "experts/base/check.h"
 #include "experts/base/dtype.h"
+#include "experts/expert_workspace.h"
 #include "experts/matmul_onednn.h"
 
 namespace moe {
@@ -30,19 +31,6 @@ void Round(const float* from, int64_t size, float scale, Element* to) {
 }  // namespace
 
 template <typename Element>
-OneDnnExperts<Element>::OneDnnExperts(const ExpertSpec& spec,
-                                      int64_t num_experts, Executor* executor)
-    : spec_(spec),
-      experts_(static_cast<size_t>(num_experts)),
-      executor_(executor),
-      scratch_(static_cast<size_t>(executor->num_threads())) {
-  for (Scratch& scratch : scratch_) {
-    if (spec.gated) scratch.gate.Grow(kBlockRows * kBlockCols);
-    scratch.up.Grow(kBlockRows * kBlockCols);
-  }
-}
-
-template <typename Element>
 WeightsBytes OneDnnExperts<Element>::weights() const {
   constexpr WeightFormat kFormat =
       std::is_same_v<Element, float> ? WeightFormat::kF32 : WeightFormat::kBF16;
@@ -55,11 +43,10 @@ WeightsBytes OneDnnExperts<Element>::weights() const {
 template <typename Element>
 std::unique_ptr<OneDnnExperts<Element>> OneDnnExperts<Element>::Load(
     const ExpertSpec& spec, absl::Span<const StoredExpert> experts,
-    Executor* executor) {
+    Executor& executor) {
   const auto num_experts = static_cast<int64_t>(experts.size());
-  std::unique_ptr<OneDnnExperts> shard(
-      new OneDnnExperts(spec, num_experts, executor));
-  executor->ParallelFor(num_experts, [&](int64_t e, int) {
+  std::unique_ptr<OneDnnExperts> shard(new OneDnnExperts(spec, num_experts));
+  executor.ParallelFor(num_experts, [&](int64_t e, int) {
     const StoredExpert& from = experts[static_cast<size_t>(e)];
     Expert& to = shard->experts_[static_cast<size_t>(e)];
     AlignedBuffer<float> block;
@@ -81,9 +68,25 @@ std::unique_ptr<OneDnnExperts<Element>> OneDnnExperts<Element>::Load(
 }
 
 template <typename Element>
+typename OneDnnExperts<Element>::Memory& OneDnnExperts<Element>::MemoryFor(
+    int64_t assignments, ExpertWorkspace& workspace) const {
+  auto& memory = workspace.Scratch<Memory>();
+  memory.inputs.Grow(assignments * spec_.d_model);
+  memory.inner.Grow(assignments * spec_.d_ff);
+  memory.outputs.resize(
+      static_cast<size_t>(workspace.executor().num_threads()));
+  for (Outputs& outputs : memory.outputs) {
+    if (spec_.gated) outputs.gate.Grow(kBlockRows * kBlockCols);
+    outputs.up.Grow(kBlockRows * kBlockCols);
+  }
+  return memory;
+}
+
+template <typename Element>
 void OneDnnExperts<Element>::Gather(const ExpertBatch& batch,
+                                    Executor& executor,
                                     MatrixView<Element> inputs) {
-  executor_->ParallelFor(inputs.rows(), [&](int64_t row, int) {
+  executor.ParallelFor(inputs.rows(), [&](int64_t row, int) {
     const auto i = static_cast<size_t>(row);
     const float* from = batch.hidden_states.Row(batch.rows[i]);
     const float scale =
@@ -94,25 +97,26 @@ void OneDnnExperts<Element>::Gather(const ExpertBatch& batch,
 
 template <typename Element>
 void OneDnnExperts<Element>::ForBlocks(
-    const ExpertBatch& batch, int64_t cols,
+    const ExpertBatch& batch, int64_t cols, Executor& executor,
+    std::vector<Block>& blocks,
     absl::FunctionRef<void(const Block& block, int worker)> fn) {
-  blocks_.clear();
+  blocks.clear();
   for (size_t e = 0; e + 1 < batch.offsets.size(); ++e) {
     const int64_t end = batch.offsets[e + 1];
     for (int64_t row = batch.offsets[e]; row < end; row += kBlockRows) {
       for (int64_t col = 0; col < cols; col += kBlockCols) {
-        blocks_.push_back({.expert = static_cast<int64_t>(e),
-                           .first_row = row,
-                           .rows = std::min(kBlockRows, end - row),
-                           .first_col = col,
-                           .cols = std::min(kBlockCols, cols - col)});
+        blocks.push_back({.expert = static_cast<int64_t>(e),
+                          .first_row = row,
+                          .rows = std::min(kBlockRows, end - row),
+                          .first_col = col,
+                          .cols = std::min(kBlockCols, cols - col)});
       }
     }
   }
-  executor_->ParallelFor(static_cast<int64_t>(blocks_.size()),
-                         [&](int64_t task, int worker) {
-                           fn(blocks_[static_cast<size_t>(task)], worker);
-                         });
+  executor.ParallelFor(static_cast<int64_t>(blocks.size()),
+                       [&](int64_t task, int worker) {
+                         fn(blocks[static_cast<size_t>(task)], worker);
+                       });
 }
 
 template <typename Element>
@@ -135,38 +139,52 @@ void OneDnnExperts<Element>::Project(const Block& block, Projection projection,
 }
 
 template <typename Element>
+void OneDnnExperts<Element>::RunUp(const Block& block,
+                                   MatrixView<const Element> x,
+                                   Outputs& outputs,
+                                   MatrixView<Element> inner) const {
+  const Matrix up(outputs.up.data(), block.rows, block.cols);
+  const Matrix gate(outputs.gate.data(), block.rows, block.cols);
+  Project(block, Projection::kUp, x, up);
+  if (spec_.gated) Project(block, Projection::kGate, x, gate);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    if (spec_.gated) {
+      ActivateGated(spec_.activation, gate.Row(r), up.Row(r), block.cols,
+                    up.Row(r));
+    } else {
+      ActivateClassic(spec_.activation, up.Row(r), block.cols, up.Row(r));
+    }
+    Round(up.Row(r), block.cols, /*scale=*/1.0F,
+          inner.Row(block.first_row + r) + block.first_col);
+  }
+}
+
+template <typename Element>
 absl::Status OneDnnExperts<Element>::Forward(const ExpertBatch& batch,
-                                             Matrix out) {
+                                             ExpertWorkspace& workspace,
+                                             Matrix out,
+                                             ExpertFailures& failures) const {
   const auto assignments = static_cast<int64_t>(batch.rows.size());
   MOE_DCHECK(static_cast<int64_t>(batch.offsets.size()) == num_experts() + 1);
   MOE_DCHECK(out.rows() == assignments && out.cols() == spec_.d_model);
-  const MatrixView<Element> inputs(inputs_.Grow(assignments * spec_.d_model),
-                                   assignments, spec_.d_model);
-  const MatrixView<Element> inner(inner_.Grow(assignments * spec_.d_ff),
-                                  assignments, spec_.d_ff);
-  Gather(batch, inputs);
-  ForBlocks(batch, spec_.d_ff, [&](const Block& block, int worker) {
-    Scratch& scratch = scratch_[static_cast<size_t>(worker)];
-    const Matrix up(scratch.up.data(), block.rows, block.cols);
-    const Matrix gate(scratch.gate.data(), block.rows, block.cols);
-    Project(block, Projection::kUp, inputs, up);
-    if (spec_.gated) Project(block, Projection::kGate, inputs, gate);
-    for (int64_t r = 0; r < block.rows; ++r) {
-      if (spec_.gated) {
-        ActivateGated(spec_.activation, gate.Row(r), up.Row(r), block.cols,
-                      up.Row(r));
-      } else {
-        ActivateClassic(spec_.activation, up.Row(r), block.cols, up.Row(r));
-      }
-      Round(up.Row(r), block.cols, /*scale=*/1.0F,
-            inner.Row(block.first_row + r) + block.first_col);
-    }
-  });
-  ForBlocks(batch, spec_.d_model, [&](const Block& block, int) {
-    Project(block, Projection::kDown, inner,
-            Matrix(out.Row(block.first_row) + block.first_col, block.rows,
-                   block.cols, out.stride()));
-  });
+  Executor& executor = workspace.executor();
+  Memory& memory = MemoryFor(assignments, workspace);
+  const MatrixView<Element> inputs(memory.inputs.data(), assignments,
+                                   spec_.d_model);
+  const MatrixView<Element> inner(memory.inner.data(), assignments, spec_.d_ff);
+  Gather(batch, executor, inputs);
+  ForBlocks(batch, spec_.d_ff, executor, memory.blocks,
+            [&](const Block& block, int worker) {
+              RunUp(block, inputs, memory.outputs[static_cast<size_t>(worker)],
+                    inner);
+            });
+  ForBlocks(batch, spec_.d_model, executor, memory.blocks,
+            [&](const Block& block, int) {
+              Project(block, Projection::kDown, inner,
+                      Matrix(out.Row(block.first_row) + block.first_col,
+                             block.rows, block.cols, out.stride()));
+            });
+  failures.Clear();
   return absl::OkStatus();
 }
 

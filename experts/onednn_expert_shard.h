@@ -25,14 +25,13 @@ namespace moe {
 template <typename Element>
 class OneDnnExperts final : public ExpertShard {
  public:
-  // Widens or rounds the weights of all experts. `executor` must outlive the
-  // shard.
+  // Widens or rounds the weights of all experts.
   //
-  // experts: needed during the call only.
+  // experts, executor: needed during the call only.
   // Requires: shapes that fit `spec`; for bfloat16, OneDnnMultipliesBF16().
   static std::unique_ptr<OneDnnExperts> Load(
       const ExpertSpec& spec, absl::Span<const StoredExpert> experts,
-      Executor* executor);
+      Executor& executor);
 
   const ExpertSpec& spec() const override { return spec_; }
   int64_t num_experts() const override {
@@ -40,7 +39,8 @@ class OneDnnExperts final : public ExpertShard {
   }
   WeightsBytes weights() const override;
 
-  absl::Status Forward(const ExpertBatch& batch, Matrix out) override;
+  absl::Status Forward(const ExpertBatch& batch, ExpertWorkspace& workspace,
+                       Matrix out, ExpertFailures& failures) const override;
 
  private:
   // Row-major, [out, in] as in the checkpoint.
@@ -58,29 +58,38 @@ class OneDnnExperts final : public ExpertShard {
   };
 
   // Blocks of one worker: gate_proj and up_proj before the activation.
-  struct Scratch {
+  struct Outputs {
     AlignedBuffer<float> gate;
     AlignedBuffer<float> up;
   };
+  // Scratch memory of a batch.
+  struct Memory {
+    AlignedBuffer<Element> inputs;  // [assignments, d_model], gathered
+    AlignedBuffer<Element> inner;   // [assignments, d_ff]
+    std::vector<Outputs> outputs;   // one per worker
+    std::vector<Block> blocks;
+  };
 
-  OneDnnExperts(const ExpertSpec& spec, int64_t num_experts,
-                Executor* executor);
-  void Gather(const ExpertBatch& batch, MatrixView<Element> inputs);
+  OneDnnExperts(const ExpertSpec& spec, int64_t num_experts)
+      : spec_(spec), experts_(static_cast<size_t>(num_experts)) {}
+  // Makes room for a batch.
+  Memory& MemoryFor(int64_t assignments, ExpertWorkspace& workspace) const;
+  static void Gather(const ExpertBatch& batch, Executor& executor,
+                     MatrixView<Element> inputs);
   // Runs fn(block, worker) for blocks that cover [rows of each expert, cols].
-  void ForBlocks(const ExpertBatch& batch, int64_t cols,
-                 absl::FunctionRef<void(const Block& block, int worker)> fn);
+  static void ForBlocks(
+      const ExpertBatch& batch, int64_t cols, Executor& executor,
+      std::vector<Block>& blocks,
+      absl::FunctionRef<void(const Block& block, int worker)> fn);
+  // The block's inner values: activation of gate_proj and up_proj of x.
+  void RunUp(const Block& block, MatrixView<const Element> x, Outputs& outputs,
+             MatrixView<Element> inner) const;
   // y = block of x * (some rows of a projection)^T + bias.
   void Project(const Block& block, Projection projection,
                MatrixView<const Element> x, Matrix y) const;
 
   const ExpertSpec spec_;
   std::vector<Expert> experts_;
-  Executor* const executor_;
-  // Scratch memory of the batch that runs.
-  AlignedBuffer<Element> inputs_;  // [assignments, d_model], gathered
-  AlignedBuffer<Element> inner_;   // [assignments, d_ff]
-  std::vector<Scratch> scratch_;   // one per worker
-  std::vector<Block> blocks_;
 };
 
 using OneDnnExpertShard = OneDnnExperts<float>;  // --engine=onednn

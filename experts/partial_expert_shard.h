@@ -24,13 +24,13 @@ class PartialExpertShard final : public ExpertShard {
   WeightsBytes weights() const override { return experts_->weights(); }
 
   // Requires: experts that there are not have no rows.
-  absl::Status Forward(const ExpertBatch& batch, Matrix out) override;
+  absl::Status Forward(const ExpertBatch& batch, ExpertWorkspace& workspace,
+                       Matrix out, ExpertFailures& failures) const override;
 
  private:
-  const std::unique_ptr<ExpertShard> experts_;
+  const std::unique_ptr<const ExpertShard> experts_;
   const std::vector<int32_t> ids_;
   const int64_t num_experts_;
-  std::vector<int32_t> offsets_;  // of the batch that runs
 };
 
 }  // namespace moe

@@ -58,7 +58,26 @@ bool IsFinite(const float* row, int64_t size) {
   return found == 0;
 }
 
+// Every row through the one expert of `shard`. Its failure is one of the batch.
+absl::Status RunForAll(const ExpertShard& shard, ConstMatrix hidden_states,
+                       Dispatch& dispatch, ExpertWorkspace& workspace,
+                       Matrix out) {
+  dispatch.BuildDense(hidden_states.rows());
+  ExpertFailures failures;
+  MOE_RETURN_IF_ERROR(
+      shard.Forward(dispatch.Batch(hidden_states), workspace, out, failures));
+  return failures.StatusOf(0);
+}
+
 }  // namespace
+
+void LayerWorkspace::Clear() {
+  routing_ = Routing{};
+  logits_ = ConstMatrix();
+  failures_.Clear();
+  failed_experts_.clear();
+  left_out_.clear();
+}
 
 FfnLayer::FfnLayer(FfnLayerParts parts) : parts_(std::move(parts)) {
   MOE_CHECK(parts_.experts != nullptr);
@@ -70,8 +89,7 @@ void FfnLayer::Route(ConstMatrix hidden_states, LayerWorkspace& workspace,
                      ForwardStats& stats) const {
   const int64_t tokens = hidden_states.rows();
   LayerWorkspace& w = workspace;
-  w.failed_experts_.clear();
-  w.left_out_.clear();
+  w.Clear();
   const Matrix logits(w.logits_memory_.Grow(tokens * num_experts()), tokens,
                       num_experts());
   const MatrixView<int32_t> ids(w.ids_memory_.Grow(tokens * top_k()), tokens,
@@ -97,49 +115,60 @@ absl::Status FfnLayer::Forward(ConstMatrix hidden_states, const Routing* given,
                                LayerWorkspace& workspace, Matrix out,
                                ForwardStats& stats) const {
   LayerWorkspace& w = workspace;
-  const int64_t tokens = hidden_states.rows();
-  w.routing_ = Routing{};
-  w.logits_ = ConstMatrix();
-  w.failed_experts_.clear();
-  w.left_out_.clear();
-  bool* finite = w.finite_.Grow(tokens);
-  ForRows(w.experts_.executor(), tokens, [&](int64_t first, int64_t count) {
-    for (int64_t t = first; t < first + count; ++t) {
-      finite[t] = IsFinite(hidden_states.Row(t), d_model());
-    }
-  });
-
+  w.Clear();
+  const bool* finite = FindFinite(hidden_states, w);
   if (dense()) {
     StageTimer timer(stats, Stage::kExperts);
-    w.dispatch_.BuildDense(tokens);
-    MOE_RETURN_IF_ERROR(
-        parts_.experts->Forward(w.dispatch_.Batch(hidden_states), out));
+    MOE_RETURN_IF_ERROR(RunForAll(*parts_.experts, hidden_states, w.dispatch_,
+                                  w.experts_, out));
   } else {
-    if (given == nullptr) {
-      Route(hidden_states, w, stats);
-    } else {
-      w.routing_ = *given;
-    }
-    if (!parts_.latent_in.has_value()) {
-      MOE_RETURN_IF_ERROR(RunRoutedExperts(hidden_states, w, out, stats));
-    } else {
-      const int64_t width = expert_spec().d_model;
-      const Matrix inputs(w.latent_inputs_.Grow(tokens * width), tokens, width);
-      const Matrix sums(w.latent_outputs_.Grow(tokens * width), tokens, width);
-      parts_.latent_in->Forward(hidden_states, w.experts_, inputs);
-      MOE_RETURN_IF_ERROR(RunRoutedExperts(inputs, w, sums, stats));
-      parts_.latent_out->Forward(sums, w.experts_, out);
-    }
+    MOE_RETURN_IF_ERROR(RunRouted(hidden_states, given, w, out, stats));
   }
   if (parts_.shared_expert != nullptr) {
     StageTimer timer(stats, Stage::kExperts);
     MOE_RETURN_IF_ERROR(AddSharedExpert(hidden_states, w, out));
   }
-  for (int64_t t = 0; t < tokens; ++t) {
+  for (int64_t t = 0; t < hidden_states.rows(); ++t) {
     if (finite[t]) continue;
     ++stats.nonfinite_rows;
     std::fill_n(out.Row(t), d_model(), std::numeric_limits<float>::quiet_NaN());
   }
+  return absl::OkStatus();
+}
+
+const bool* FfnLayer::FindFinite(ConstMatrix hidden_states,
+                                 LayerWorkspace& workspace) const {
+  const int64_t tokens = hidden_states.rows();
+  bool* finite = workspace.finite_.Grow(tokens);
+  ForRows(workspace.experts_.executor(), tokens,
+          [&](int64_t first, int64_t count) {
+            for (int64_t t = first; t < first + count; ++t) {
+              finite[t] = IsFinite(hidden_states.Row(t), d_model());
+            }
+          });
+  return finite;
+}
+
+absl::Status FfnLayer::RunRouted(ConstMatrix hidden_states,
+                                 const Routing* given,
+                                 LayerWorkspace& workspace, Matrix out,
+                                 ForwardStats& stats) const {
+  LayerWorkspace& w = workspace;
+  if (given == nullptr) {
+    Route(hidden_states, w, stats);
+  } else {
+    w.routing_ = *given;
+  }
+  if (!parts_.latent_in.has_value()) {
+    return RunRoutedExperts(hidden_states, w, out, stats);
+  }
+  const int64_t tokens = hidden_states.rows();
+  const int64_t width = expert_spec().d_model;
+  const Matrix inputs(w.latent_inputs_.Grow(tokens * width), tokens, width);
+  const Matrix sums(w.latent_outputs_.Grow(tokens * width), tokens, width);
+  parts_.latent_in->Forward(hidden_states, w.experts_, inputs);
+  MOE_RETURN_IF_ERROR(RunRoutedExperts(inputs, w, sums, stats));
+  parts_.latent_out->Forward(sums, w.experts_, out);
   return absl::OkStatus();
 }
 
@@ -159,8 +188,9 @@ absl::Status FfnLayer::RunRoutedExperts(ConstMatrix hidden_states,
     StageTimer timer(stats, Stage::kExperts);
     ExpertBatch batch = w.dispatch_.Batch(hidden_states);
     batch.deadline = w.deadline_;
-    MOE_RETURN_IF_ERROR(parts_.experts->Forward(batch, expert_outputs));
-    if (!parts_.experts->AllRan()) HandleMissing(w);
+    MOE_RETURN_IF_ERROR(parts_.experts->Forward(batch, w.experts_,
+                                                expert_outputs, w.failures_));
+    if (!w.failures_.empty()) HandleMissing(w);
   }
   StageTimer timer(stats, Stage::kCombine);
   ForRows(w.experts_.executor(), out.rows(), [&](int64_t first, int64_t count) {
@@ -172,10 +202,9 @@ absl::Status FfnLayer::RunRoutedExperts(ConstMatrix hidden_states,
 
 void FfnLayer::HandleMissing(LayerWorkspace& workspace) const {
   LayerWorkspace& w = workspace;
-  std::vector<bool> missing;
-  for (int64_t e = 0; e < rule().num_experts; ++e) {
-    missing.push_back(e < rule().num_ffn_experts() &&
-                      !parts_.experts->ExpertStatus(e).ok());
+  std::vector<bool> missing(static_cast<size_t>(rule().num_experts));
+  for (const ExpertFailures::Failure& failure : w.failures_) {
+    missing[static_cast<size_t>(failure.expert)] = true;
   }
   if (parts_.leave_out_missing &&
       rule().placement == WeightPlacement::kOutput) {
@@ -244,9 +273,8 @@ absl::Status FfnLayer::AddSharedExpert(ConstMatrix hidden_states,
   const int64_t tokens = hidden_states.rows();
   const Matrix shared(w.shared_outputs_.Grow(tokens * d_model()), tokens,
                       d_model());
-  w.shared_dispatch_.BuildDense(tokens);
-  MOE_RETURN_IF_ERROR(parts_.shared_expert->Forward(
-      w.shared_dispatch_.Batch(hidden_states), shared));
+  MOE_RETURN_IF_ERROR(RunForAll(*parts_.shared_expert, hidden_states,
+                                w.shared_dispatch_, w.experts_, shared));
   Matrix gates;
   if (parts_.shared_expert_gate.has_value()) {
     gates = Matrix(w.shared_gates_.Grow(tokens), tokens, 1);

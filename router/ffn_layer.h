@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/matrix_view.h"
+#include "experts/expert_failures.h"
 #include "experts/expert_shard.h"
 #include "experts/expert_workspace.h"
 #include "experts/linear.h"
@@ -43,8 +44,11 @@ struct Routing {
   ConstMatrix weights;            // [tokens, k]
 };
 
-// Scratch memory of one batch in flight; shared by all layers that run one
-// after the other.
+// What one batch in flight has of its own: scratch memory, and what a layer
+// says of the batch. Shared by all layers that run one after the other.
+//
+// Thread-compatible: any thread, one at a time. Batches that run at the same
+// time need one each, and an ExpertWorkspace each.
 class LayerWorkspace {
  public:
   // `experts` must outlive this object.
@@ -59,6 +63,8 @@ class LayerWorkspace {
   absl::Span<const int32_t> expert_offsets() const {
     return dispatch_.offsets();
   }
+  // After Forward: which of the routed experts have not been run, and why.
+  const ExpertFailures& failures() const { return failures_; }
   // After Forward: for each token the first of its experts that has not been
   // run, or -1; empty if all have. [tokens]
   absl::Span<const int32_t> failed_experts() const { return failed_experts_; }
@@ -73,6 +79,9 @@ class LayerWorkspace {
 
  private:
   friend class FfnLayer;
+  // Before a batch: says nothing of the last one any more.
+  void Clear();
+
   ExpertWorkspace& experts_;
   Dispatch dispatch_;
   Dispatch shared_dispatch_;
@@ -87,6 +96,7 @@ class LayerWorkspace {
   AlignedBuffer<float> shared_outputs_;
   AlignedBuffer<float> shared_gates_;
   AlignedBuffer<bool> finite_;
+  ExpertFailures failures_;
   std::vector<int32_t> failed_experts_;
   std::vector<int32_t> left_out_;
   std::chrono::steady_clock::time_point deadline_ =
@@ -105,9 +115,9 @@ struct FfnLayerParts {
   std::optional<Linear> latent_in;
   std::optional<Linear> latent_out;
   // The routed experts, or the one dense FFN.
-  std::unique_ptr<ExpertShard> experts;
+  std::unique_ptr<const ExpertShard> experts;
   // Visited by every token; at most one (several are stored as one wider one).
-  std::unique_ptr<ExpertShard> shared_expert;
+  std::unique_ptr<const ExpertShard> shared_expert;
   // [1, d_model]: the shared expert's output is scaled by sigmoid(x . gate).
   std::optional<Linear> shared_expert_gate;
   // Leave out experts that could not be run, and scale the routing weights of
@@ -117,8 +127,8 @@ struct FfnLayerParts {
   bool leave_out_missing = false;
 };
 
-// Thread-safety: Forward and Route are for one thread at a time (the shards own
-// scratch memory); everything else is immutable.
+// Thread-safe: immutable. Several threads may run batches at the same time,
+// each with a LayerWorkspace of its own.
 class FfnLayer {
  public:
   // Requires: consistent parts (checked by the loader).
@@ -158,18 +168,26 @@ class FfnLayer {
   // out:   [tokens, d_model], overwritten; rows whose input holds NaN or Inf
   //        are all NaN. Rows of tokens whose experts have not all been run are
   //        undefined: see LayerWorkspace::failed_experts.
-  // Errors: those of the expert shards.
+  // Errors: those of the expert shards; of a dense layer or a shared expert,
+  //         which every token visits, also why it has not been run.
   absl::Status Forward(ConstMatrix hidden_states, const Routing* given,
                        LayerWorkspace& workspace, Matrix out,
                        ForwardStats& stats) const;
 
  private:
+  // Which rows are finite: [tokens], in the workspace.
+  const bool* FindFinite(ConstMatrix hidden_states,
+                         LayerWorkspace& workspace) const;
+  // The part of a routed layer before the shared expert.
+  absl::Status RunRouted(ConstMatrix hidden_states, const Routing* given,
+                         LayerWorkspace& workspace, Matrix out,
+                         ForwardStats& stats) const;
   // out = sum of weight * expert over the routing in `workspace`.
   // hidden_states and out: [tokens, expert_spec().d_model]
   absl::Status RunRoutedExperts(ConstMatrix hidden_states,
                                 LayerWorkspace& workspace, Matrix out,
                                 ForwardStats& stats) const;
-  // Fills workspace.failed_experts_, or leaves experts out.
+  // Given workspace.failures_: fills failed_experts_, or leaves experts out.
   void HandleMissing(LayerWorkspace& workspace) const;
   void LeaveOutMissing(const std::vector<bool>& missing,
                        LayerWorkspace& workspace) const;

@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "experts/base/check.h"
 #include "experts/base/cpu.h"
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/checkpoint.h"
@@ -301,7 +302,7 @@ class Bench {
     int64_t bytes = 0;
     do {
       layers.push_back(
-          LocalExpertShard::Load(options_.spec, experts, format, &workspace_));
+          LocalExpertShard::Load(options_.spec, experts, format, executor_));
       bytes += layers.back()->weights_bytes();
     } while (bytes < options_.cold_bytes);
     return layers;
@@ -319,7 +320,7 @@ class Bench {
           return *layers[next % layers.size()];
         },
         [&](const ExpertBatch& batch, Matrix out) {
-          layers[next++ % layers.size()]->Forward(batch, out).IgnoreError();
+          RunOnce(*layers[next++ % layers.size()], batch, out);
         });
   }
 
@@ -329,10 +330,10 @@ class Bench {
     const std::vector<StoredExpert> experts(static_cast<size_t>(num_experts),
                                             expert_.stored());
     if (format == WeightFormat::kF32) {
-      return OneDnnExpertShard::Load(options_.spec, experts, &executor_);
+      return OneDnnExpertShard::Load(options_.spec, experts, executor_);
     }
     if (format == WeightFormat::kBF16 && OneDnnMultipliesBF16()) {
-      return OneDnnBF16ExpertShard::Load(options_.spec, experts, &executor_);
+      return OneDnnBF16ExpertShard::Load(options_.spec, experts, executor_);
     }
     return nullptr;
   }
@@ -341,7 +342,7 @@ class Bench {
   // layers: of the same format; their memory is what the bandwidth is measured
   //         with
   Cell MeasureOneDnn(
-      WeightFormat format, int64_t tokens, ExpertShard& onednn,
+      WeightFormat format, int64_t tokens, const ExpertShard& onednn,
       absl::Span<const std::unique_ptr<LocalExpertShard>> layers) {
     const double expert_bytes = static_cast<double>(onednn.weights().total()) /
                                 static_cast<double>(options_.num_experts);
@@ -349,7 +350,7 @@ class Bench {
         format, tokens, expert_bytes,
         [&]() -> const LocalExpertShard& { return *layers.front(); },
         [&](const ExpertBatch& batch, Matrix out) {
-          onednn.Forward(batch, out).IgnoreError();
+          RunOnce(onednn, batch, out);
         });
   }
 
@@ -360,23 +361,22 @@ class Bench {
     constexpr int64_t kRows = 64;
     const int64_t d_model = options_.spec.d_model;
     const std::vector<float> x = Gaussian(kRows * d_model, 1.0F, 7);
-    const auto run = [&](ExpertShard& shard) {
+    const auto run = [&](const ExpertShard& shard) {
       std::vector<int32_t> rows(kRows);
       std::iota(rows.begin(), rows.end(), 0);
       const std::vector<int32_t> offsets = {0, kRows};
       std::vector<float> out(x.size());
-      shard
-          .Forward({.hidden_states = ConstMatrix(x.data(), kRows, d_model),
-                    .offsets = offsets,
-                    .rows = rows,
-                    .input_scales = {}},
-                   Matrix(out.data(), kRows, d_model))
-          .IgnoreError();
+      RunOnce(shard,
+              {.hidden_states = ConstMatrix(x.data(), kRows, d_model),
+               .offsets = offsets,
+               .rows = rows,
+               .input_scales = {}},
+              Matrix(out.data(), kRows, d_model));
       return out;
     };
     const auto load = [&](WeightFormat f) {
       return LocalExpertShard::Load(options_.spec, {expert_.stored()}, f,
-                                    &workspace_);
+                                    executor_);
     };
     const std::vector<float> want = run(*load(WeightFormat::kF32));
     const std::vector<float> got =
@@ -397,6 +397,12 @@ class Bench {
   }
 
  private:
+  void RunOnce(const ExpertShard& shard, const ExpertBatch& batch, Matrix out) {
+    ExpertFailures failures;
+    MOE_CHECK(shard.Forward(batch, workspace_, out, failures).ok());
+    MOE_CHECK(failures.empty());
+  }
+
   // What the machine can do at this moment, reading the weights themselves:
   // bandwidth depends on where memory lies, and both rates on the moment where
   // clocks change or a host is shared.

@@ -141,7 +141,7 @@ Server::Server(const ServerOptions& options)
            .expert_metrics = options.expert_metrics,
            .poll = options.repository_poll,
            .available_memory = [] { return AvailableMemory(); }},
-          &executor_, &expert_workspace_, &engine_, &registry_, &metrics_),
+          &executor_, &engine_, &registry_, &metrics_),
       rpc_host_({.max_message_bytes = options.max_message_bytes,
                  .max_request_tokens = options.max_request_tokens,
                  .send_timeout = options.send_timeout},

@@ -30,12 +30,8 @@ int64_t LinearBytes(const FfnLayerParts& parts) {
 class Assembler {
  public:
   Assembler(const LoadOptions& options, Executor& executor,
-            ExpertWorkspace* workspace,
             absl::FunctionRef<void(absl::Span<const StoredExpert>)> loaded)
-      : options_(options),
-        executor_(executor),
-        workspace_(*workspace),
-        loaded_(loaded) {}
+      : options_(options), executor_(executor), loaded_(loaded) {}
 
   absl::StatusOr<ModelLayer> Assemble(const LayerSpec& spec,
                                       OpenedLayer opened) {
@@ -77,11 +73,11 @@ class Assembler {
                                     absl::Span<const StoredExpert> experts) {
     std::unique_ptr<ExpertShard> shard;
     if (options_.engine == ExpertEngine::kOneDnn) {
-      shard =
-          OneDnnExpertShard::Load(set.expert, experts, &workspace_.executor());
+      shard = OneDnnExpertShard::Load(set.expert, experts, executor_);
     } else {
-      shard = LocalExpertShard::Load(set.expert, experts,
-                                     options_.weight_format, &workspace_);
+      shard =
+          LocalExpertShard::Load(set.expert, experts, options_.weight_format,
+                                 executor_, options_.node_threads);
     }
     weights_ += shard->weights();
     loaded_(experts);
@@ -121,7 +117,6 @@ class Assembler {
 
   const LoadOptions& options_;
   Executor& executor_;
-  ExpertWorkspace& workspace_;
   const absl::FunctionRef<void(absl::Span<const StoredExpert>)> loaded_;
   WeightsBytes weights_;
 };
@@ -165,10 +160,10 @@ std::vector<int32_t> HeldExperts(const LayerSpec& layer,
 
 absl::StatusOr<std::unique_ptr<Model>> AssembleModel(
     ModelSpec spec, std::vector<OpenedLayer> opened, const LoadOptions& options,
-    Executor& executor, ExpertWorkspace* workspace,
+    Executor& executor,
     absl::FunctionRef<void(absl::Span<const StoredExpert>)> loaded) {
   MOE_CHECK(spec.layers.size() == opened.size());
-  Assembler assembler(options, executor, workspace, loaded);
+  Assembler assembler(options, executor, loaded);
   std::vector<LayerSpec> specs;
   std::vector<ModelLayer> layers;
   for (size_t i = 0; i < opened.size(); ++i) {

@@ -39,7 +39,7 @@ std::vector<int32_t> HeldExperts(const LayerSpec& layer, const ModelPart& part);
 // Errors: those of ModelPart::connect.
 absl::StatusOr<std::unique_ptr<Model>> AssembleModel(
     ModelSpec spec, std::vector<OpenedLayer> opened, const LoadOptions& options,
-    Executor& executor, ExpertWorkspace* workspace,
+    Executor& executor,
     absl::FunctionRef<void(absl::Span<const StoredExpert>)> loaded);
 
 }  // namespace moe

@@ -82,9 +82,8 @@ Linear DemoGate(int layer) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> LoadDemoModel(
-    const LoadOptions& options, Executor& executor,
-    ExpertWorkspace* workspace) {
+absl::StatusOr<std::unique_ptr<Model>> LoadDemoModel(const LoadOptions& options,
+                                                     Executor& executor) {
   ModelSpec spec;
   spec.family = "demo";
   spec.d_model = kDModel;
@@ -119,7 +118,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadDemoModel(
                        .experts();
   }
   return AssembleModel(std::move(spec), std::move(opened), options, executor,
-                       workspace, [](absl::Span<const StoredExpert>) {});
+                       [](absl::Span<const StoredExpert>) {});
 }
 
 }  // namespace moe

@@ -15,7 +15,7 @@
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/executor.h"
 #include "experts/expert_engine.h"
-#include "experts/expert_workspace.h"
+#include "experts/expert_shard.h"
 #include "experts/weights_bytes.h"
 #include "router/ffn_layer.h"
 #include "router/models/model_spec.h"
@@ -31,8 +31,7 @@ struct ModelLayer {
   std::vector<uint64_t> fingerprints{};
 };
 
-// Thread-safety: immutable; running a layer is for one thread at a time (see
-// FfnLayer).
+// Thread-safe: immutable, as its layers are.
 class Model {
  public:
   Model(ModelSpec spec, std::vector<ModelLayer> layers,
@@ -88,6 +87,9 @@ struct LoadOptions {
   // Layers to load; empty = all.
   std::vector<int> layers;
   ModelPart part{};
+  // Threads on each NUMA node of the executor that the model will run on: every
+  // node gets a slice of the experts. Empty = as the one that loads it.
+  std::vector<int> node_threads{};
 };
 
 // Bytes of checkpoint data used so far, and in the end.
@@ -100,20 +102,18 @@ struct LoadProgress {
 //
 // spec:      one of DescribeModels(checkpoint).
 // executor:  does the work, while loading only.
-// workspace: what the model's experts will compute in; must outlive the model.
 // progress:  called after each part, by one thread at a time.
 // Errors: NOT_FOUND naming a layer that there isn't; of each tensor, naming it;
 // those of options.part.connect.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     const Checkpoint& checkpoint, ModelSpec spec, const LoadOptions& options,
-    Executor& executor, ExpertWorkspace* workspace,
-    absl::FunctionRef<void(const LoadProgress&)> progress);
+    Executor& executor, absl::FunctionRef<void(const LoadProgress&)> progress);
 
 // A small model with made-up weights that are the same everywhere: two routed
 // layers (d_model 256, d_ff 128, 16 experts, top-4) and a dense one. For trying
 // the server without a checkpoint.
 // Errors: as LoadModel.
-absl::StatusOr<std::unique_ptr<Model>> LoadDemoModel(
-    const LoadOptions& options, Executor& executor, ExpertWorkspace* workspace);
+absl::StatusOr<std::unique_ptr<Model>> LoadDemoModel(const LoadOptions& options,
+                                                     Executor& executor);
 
 }  // namespace moe

@@ -112,8 +112,7 @@ void DropStored(const Checkpoint& checkpoint,
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     const Checkpoint& checkpoint, ModelSpec spec, const LoadOptions& options,
-    Executor& executor, ExpertWorkspace* workspace,
-    absl::FunctionRef<void(const LoadProgress&)> progress) {
+    Executor& executor, absl::FunctionRef<void(const LoadProgress&)> progress) {
   MOE_ASSIGN_OR_RETURN(spec.layers,
                        ChooseLayers(std::move(spec.layers), options.layers));
 
@@ -128,7 +127,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     opened.push_back(*std::move(open));
   }
   return AssembleModel(std::move(spec), std::move(opened), options, executor,
-                       workspace, [&](absl::Span<const StoredExpert> experts) {
+                       [&](absl::Span<const StoredExpert> experts) {
                          DropStored(checkpoint, experts);
                          bytes.done_bytes += StoredBytes(experts);
                          progress(bytes);

@@ -266,7 +266,7 @@ void Engine::EncodeBatch(const Batch& batch, const absl::Status& computed,
       CountUnwanted(request.status_, *metrics_);
       continue;
     }
-    request.status_ = CheckExperts(request.ffn(), first, slice.count);
+    request.status_ = CheckExperts(first, slice.count);
     if (!request.status_.ok()) continue;
     request.Encode(
         slice.first,
@@ -279,13 +279,12 @@ void Engine::EncodeBatch(const Batch& batch, const absl::Status& computed,
   }
 }
 
-absl::Status Engine::CheckExperts(const FfnLayer& ffn, int64_t first,
-                                  int64_t count) const {
+absl::Status Engine::CheckExperts(int64_t first, int64_t count) const {
   const absl::Span<const int32_t> failed = workspace_.failed_experts();
   if (failed.empty()) return absl::OkStatus();
   for (const int32_t expert :
        failed.subspan(static_cast<size_t>(first), static_cast<size_t>(count))) {
-    if (expert >= 0) return ffn.experts().ExpertStatus(expert);
+    if (expert >= 0) return workspace_.failures().StatusOf(expert);
   }
   return absl::OkStatus();
 }

@@ -146,8 +146,7 @@ class Engine {
   void EncodeBatch(const Batch& batch, const absl::Status& computed,
                    const EngineResult& result, SteadyTime now);
   // Whether the experts of rows of the batch have all been run.
-  absl::Status CheckExperts(const FfnLayer& ffn, int64_t first,
-                            int64_t count) const;
+  absl::Status CheckExperts(int64_t first, int64_t count) const;
   // Pairs of rows of the batch whose experts were left out.
   int64_t LeftOut(int64_t first, int64_t count) const;
   // start: of the batch; encode: of the writing of its rows.

@@ -21,9 +21,11 @@ namespace {
 
 constexpr char kDemo[] = "demo";
 
-// Loading beside requests leaves most of the machine to them.
-int ReloadThreads(int compute_threads) {
-  return std::max(1, compute_threads / 4);
+// Loading beside requests leaves most of the machine to them. One thread on
+// each NUMA node at least: memory belongs to the node that writes it first.
+int ReloadThreads(const Executor& compute) {
+  const auto nodes = static_cast<int>(compute.node_threads().size());
+  return std::max(nodes, compute.num_threads() / 4);
 }
 
 absl::Status Draining() {
@@ -48,15 +50,14 @@ bool Contains(const std::vector<std::string>& names, absl::string_view name) {
 }  // namespace
 
 ModelManager::ModelManager(ModelManagerOptions options, Executor* executor,
-                           ExpertWorkspace* workspace, Engine* engine,
-                           ModelRegistry* registry, Metrics* metrics)
+                           Engine* engine, ModelRegistry* registry,
+                           Metrics* metrics)
     : options_(std::move(options)),
       executor_(*executor),
-      workspace_(*workspace),
       engine_(*engine),
       registry_(*registry),
       metrics_(*metrics),
-      reload_executor_(ReloadThreads(executor->num_threads())) {
+      reload_executor_(ReloadThreads(*executor), executor->nodes()) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -381,9 +382,8 @@ absl::StatusOr<ModelManager::Models> ModelManager::Open(
   absl::Time start = absl::Now();
   Models models;
   if (directory.empty()) {
-    MOE_ASSIGN_OR_RETURN(
-        std::unique_ptr<Model> model,
-        LoadDemoModel(LoadOptionsOf(source), executor, &workspace_));
+    MOE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                         LoadDemoModel(LoadOptionsOf(source), executor));
     MOE_ASSIGN_OR_RETURN(auto demo, WarmedUp(source, std::move(model), start));
     models.push_back(std::move(demo));
     return models;
@@ -398,10 +398,9 @@ absl::StatusOr<ModelManager::Models> ModelManager::Open(
     LoadProgressReporter reporter(name);
     MOE_ASSIGN_OR_RETURN(
         std::unique_ptr<Model> model,
-        LoadModel(checkpoint, std::move(spec), LoadOptionsOf(name), executor,
-                  &workspace_, [&](const LoadProgress& progress) {
-                    reporter.Report(progress);
-                  }));
+        LoadModel(
+            checkpoint, std::move(spec), LoadOptionsOf(name), executor,
+            [&](const LoadProgress& progress) { reporter.Report(progress); }));
     reporter.Done(model->weights_bytes());
     MOE_ASSIGN_OR_RETURN(auto served, WarmedUp(name, std::move(model), start));
     models.push_back(std::move(served));
@@ -413,6 +412,8 @@ absl::StatusOr<ModelManager::Models> ModelManager::Open(
 
 LoadOptions ModelManager::LoadOptionsOf(const std::string& name) const {
   LoadOptions options = options_.load;
+  const absl::Span<const int> node_threads = executor_.node_threads();
+  options.node_threads.assign(node_threads.begin(), node_threads.end());
   if (options_.part != nullptr) options.part = options_.part(name);
   return options;
 }

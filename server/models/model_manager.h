@@ -27,7 +27,6 @@
 #include "absl/time/time.h"
 #include "experts/checkpoint/checkpoint.h"
 #include "experts/executor.h"
-#include "experts/expert_workspace.h"
 #include "router/models/model.h"
 #include "router/models/model_spec.h"
 #include "server/engine/engine.h"
@@ -77,11 +76,10 @@ class ModelManager {
   // Loads, unloads and looks that may wait, beside the one that runs.
   static constexpr size_t kMaxJobs = 64;
 
-  // executor: loads what is there from the start, with all threads; later loads
-  // use their own, fewer threads. All must outlive the manager, and the
-  // workspace the models.
-  ModelManager(ModelManagerOptions options, Executor* executor,
-               ExpertWorkspace* workspace, Engine* engine,
+  // executor: what the models run on. It loads what is there from the start,
+  //           with all threads; later loads use their own, fewer threads.
+  // All must outlive the manager.
+  ModelManager(ModelManagerOptions options, Executor* executor, Engine* engine,
                ModelRegistry* registry, Metrics* metrics);
   // Waits for what is being loaded.
   ~ModelManager();
@@ -181,7 +179,6 @@ class ModelManager {
 
   const ModelManagerOptions options_;
   Executor& executor_;
-  ExpertWorkspace& workspace_;
   Engine& engine_;
   ModelRegistry& registry_;
   Metrics& metrics_;

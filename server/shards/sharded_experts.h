@@ -7,14 +7,12 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "experts/base/aligned_buffer.h"
+#include "absl/synchronization/mutex.h"
 #include "experts/expert_shard.h"
-#include "grpcpp/support/byte_buffer.h"
-#include "server/shards/shard_client.h"
 #include "server/shards/shard_fleet.h"
-#include "server/shards/shard_message.h"
 #include "server/shards/spread_layer.h"
 
 namespace moe {
@@ -22,9 +20,12 @@ namespace moe {
 // Each batch becomes one message to each shard that has any of its experts,
 // with every row once; all shards work at the same time, and the front on its
 // own experts meanwhile. A call that fails is made again at another replica,
-// one that takes unusually long is made twice.
+// one that takes unusually long is made twice. Experts whose shard has not
+// answered in the end have failed: UNAVAILABLE, RESOURCE_EXHAUSTED or
+// DEADLINE_EXCEEDED.
 //
-// Thread-safety: as ExpertShard.
+// Thread-safety: as ExpertShard. Batches that run at the same time have calls
+// of their own, all of them over the connections of the fleet.
 class ShardedExperts final : public ExpertShard {
  public:
   // local: the experts in this process; null if there are none. `fleet` must
@@ -39,60 +40,31 @@ class ShardedExperts final : public ExpertShard {
     return local_ == nullptr ? WeightsBytes{} : local_->weights();
   }
 
-  absl::Status Forward(const ExpertBatch& batch, Matrix out) override;
-  absl::Status ExpertStatus(int64_t expert) const override;
-  bool AllRan() const override { return failed_.empty(); }
+  absl::Status Forward(const ExpertBatch& batch, ExpertWorkspace& workspace,
+                       Matrix out, ExpertFailures& failures) const override;
 
  private:
-  // What is asked of one shard for the batch that runs.
-  struct Call {
-    ShardClient* shard = nullptr;
-    std::vector<int32_t> experts;
-    int64_t rows = 0;  // assignments
-    grpc::ByteBuffer request;
-    SteadyTime start;
-    std::vector<std::shared_ptr<ShardAttempt>> running;
-    std::vector<size_t> tried;  // targets
-    SteadyTime next;            // attempt, if none of those that run ends first
-    bool next_is_hedge = false;
-    absl::Status status;  // of the last attempt that failed
-    bool done = false;
-    double seconds = 0;  // once done
+  // Where the experts are while one set of shards is in use.
+  struct Homes {
+    std::shared_ptr<const ShardSet> shards;
+    // [num_experts] the shards that have an expert; none: it is local.
+    std::vector<absl::InlinedVector<int, 2>> of_expert;
   };
+  // A batch on its way through the shards, and the memory that it takes from
+  // its workspace.
+  class Run;
+  struct Memory;
 
-  void FollowPlacement();
-  // Decides who runs which expert.
-  void Divide(const ExpertBatch& batch);
-  void RunLocal(const ExpertBatch& batch, Matrix out);
-  void Attempt(Call& call, size_t index);
-  void TakeEnded(const std::shared_ptr<ShardAttempt>& attempt,
-                 const ExpertBatch& batch, Matrix out);
-  // Why what has not been answered by deadline_ is given up.
-  absl::Status Late(const ExpertBatch& batch) const;
-  void MakeDue(const ExpertBatch& batch);
-  void GiveUp(Call& call, absl::Status status);
+  // Those of the shards that the fleet uses now.
+  std::shared_ptr<const Homes> CurrentHomes() const;
 
   const SpreadLayer layer_;
-  const std::unique_ptr<ExpertShard> local_;
+  const std::unique_ptr<const ExpertShard> local_;
   ShardFleet& fleet_;
 
-  // Follows the placement: [num_experts] the shards that have an expert; none:
-  // it is local.
-  std::shared_ptr<const ShardSet> shards_;
-  std::vector<absl::InlinedVector<int, 2>> shards_of_;
-
-  // Of the batch that runs.
-  ShardRequestWriter writer_;
-  std::vector<Call> calls_;
-  std::shared_ptr<AttemptInbox> inbox_;
-  SteadyTime deadline_;
-  std::vector<int32_t> local_experts_;
-  std::vector<int32_t> local_offsets_;
-  std::vector<int32_t> local_rows_;
-  std::vector<float> local_scales_;
-  AlignedBuffer<float> local_outputs_;
-  // Calls that failed, for ExpertStatus.
-  std::vector<size_t> failed_;
+  // Held for a moment: the homes are worked out once for each set of shards.
+  mutable absl::Mutex mutex_;
+  mutable std::shared_ptr<const Homes> homes_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace moe

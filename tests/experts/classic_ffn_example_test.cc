@@ -15,6 +15,7 @@
 
 #include "absl/types/span.h"
 #include "experts/activation.h"
+#include "experts/expert_workspace.h"
 #include "experts/local_expert_shard.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -60,15 +61,16 @@ std::vector<float> Ffn(absl::Span<const float> down,
   Executor executor(1);
   ExpertWorkspace workspace(&executor);
   const auto shard = LocalExpertShard::Load(
-      kSpec, StoreExperts(kSpec, {expert}), WeightFormat::kF32, &workspace);
+      kSpec, StoreExperts(kSpec, {expert}), WeightFormat::kF32, executor);
   const std::vector<int32_t> offsets = {0, 1};
   const std::vector<int32_t> rows = {0};
   std::vector<float> y(3);
+  ExpertFailures failures;
   MOE_EXPECT_OK(shard->Forward({.hidden_states = ConstMatrix(x.data(), 1, 3),
                                 .offsets = offsets,
                                 .rows = rows,
                                 .input_scales = {}},
-                               Matrix(y.data(), 1, 3)));
+                               workspace, Matrix(y.data(), 1, 3), failures));
   return y;
 }
 

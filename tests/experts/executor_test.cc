@@ -79,6 +79,28 @@ TEST_P(ExecutorTest, ServesSeveralCallers) {
   for (const auto& result : results) EXPECT_THAT(result, Each(Eq(1)));
 }
 
+TEST_P(ExecutorTest, NoTwoTasksOfACallShareAWorkerBesideOtherCalls) {
+  Executor executor(GetParam());
+  std::atomic<int> clashes = 0;
+  {
+    std::vector<std::jthread> callers;
+    for (int caller = 0; caller < 3; ++caller) {
+      callers.emplace_back([&] {
+        std::vector<std::atomic<int>> running(static_cast<size_t>(GetParam()));
+        for (int64_t tasks = 0; tasks < 200; ++tasks) {
+          executor.ParallelFor(tasks % 7, [&](int64_t, int worker) {
+            auto& mine = running[static_cast<size_t>(worker)];
+            if (mine.fetch_add(1) != 0) clashes.fetch_add(1);
+            std::this_thread::yield();
+            mine.fetch_sub(1);
+          });
+        }
+      });
+    }
+  }
+  EXPECT_EQ(clashes.load(), 0);
+}
+
 // Two nodes on whatever CPUs there are.
 NumaNodes TwoNodes() {
   const std::vector<int> cpus = DetectNumaNodes("/nonexistent").front();

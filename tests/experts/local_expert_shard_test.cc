@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "experts/executor.h"
+#include "experts/expert_workspace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/reference_moe.h"
@@ -92,17 +94,21 @@ class TestShard {
       : executor_(num_threads, nodes),
         workspace_(&executor_),
         shard_(LocalExpertShard::Load(spec, StoreExperts(spec, experts),
-                                      WeightFormat::kF32, &workspace_)) {}
+                                      WeightFormat::kF32, executor_)) {}
 
   std::vector<float> Forward(const TestBatch& batch) {
     std::vector<float> out(
         static_cast<size_t>(batch.assignments() * batch.d_model),
         std::numeric_limits<float>::quiet_NaN());
-    MOE_EXPECT_OK(shard_->Forward(
-        batch.batch(), Matrix(out.data(), batch.assignments(), batch.d_model)));
+    Forward(batch, Matrix(out.data(), batch.assignments(), batch.d_model));
     return out;
   }
-  LocalExpertShard& shard() { return *shard_; }
+  void Forward(const TestBatch& batch, Matrix out) {
+    ExpertFailures failures;
+    MOE_EXPECT_OK(shard_->Forward(batch.batch(), workspace_, out, failures));
+    EXPECT_TRUE(failures.empty());
+  }
+  const LocalExpertShard& shard() { return *shard_; }
 
  private:
   Executor executor_;
@@ -236,6 +242,32 @@ TEST(LocalExpertShardBlocksTest, NumaNodesDoNotChangeTheBytes) {
   }
 }
 
+TEST(LocalExpertShardBlocksTest, WhoLoadsMayHaveOtherThreads) {
+  const std::vector<int> cpus = DetectNumaNodes("/nonexistent").front();
+  const NumaNodes two = {{cpus.front()}, {cpus.back()}};
+  const auto experts = RandomExperts(kWideSpec, 3);
+  const TestBatch batch(kWideSpec, {70, 0, 1});
+  const std::vector<float> want = TestShard(kWideSpec, experts).Forward(batch);
+  Executor executor(4, two);
+  ExpertWorkspace workspace(&executor);
+  const auto out_of = [&](Executor& loader) {
+    const auto shard = LocalExpertShard::Load(
+        kWideSpec, StoreExperts(kWideSpec, experts), WeightFormat::kF32, loader,
+        executor.node_threads());
+    EXPECT_EQ(shard->packed().size(), 2);
+    std::vector<float> out(want.size());
+    ExpertFailures failures;
+    MOE_EXPECT_OK(shard->Forward(
+        batch.batch(), workspace,
+        Matrix(out.data(), batch.assignments(), batch.d_model), failures));
+    return out;
+  };
+  Executor one_node(1);
+  EXPECT_EQ(out_of(one_node), want);
+  Executor fewer_threads(2, executor.nodes());
+  EXPECT_EQ(out_of(fewer_threads), want);
+}
+
 TEST(LocalExpertShardRowsTest, NoRowsTouchNothing) {
   const ExpertSpec spec = {.d_model = 8, .d_ff = 5, .activation = {}};
   TestShard shard(spec, RandomExperts(spec, 3));
@@ -248,8 +280,7 @@ TEST(LocalExpertShardRowsTest, WritesRowsThatAreFurtherApartThanLong) {
   const TestBatch batch(spec, {2, 1});
   const std::vector<float> want = shard.Forward(batch);
   std::vector<float> memory(3 * 9, 42.0F);
-  MOE_ASSERT_OK(
-      shard.shard().Forward(batch.batch(), Matrix(memory.data(), 3, 6, 9)));
+  shard.Forward(batch, Matrix(memory.data(), 3, 6, 9));
   for (size_t i = 0; i < memory.size(); ++i) {
     EXPECT_EQ(memory[i], i % 9 < 6 ? want[i / 9 * 6 + i % 9] : 42.0F) << i;
   }
@@ -277,7 +308,7 @@ TEST(LocalExpertShardWorkspaceTest, SeveralShardsShareOne) {
   ExpertWorkspace workspace(&executor);
   const auto load = [&](const ExpertSpec& spec, const auto& experts) {
     return LocalExpertShard::Load(spec, StoreExperts(spec, experts),
-                                  WeightFormat::kAuto, &workspace);
+                                  WeightFormat::kAuto, executor);
   };
   const auto first = load(small, small_experts);
   const auto second = load(large, large_experts);
@@ -285,12 +316,13 @@ TEST(LocalExpertShardWorkspaceTest, SeveralShardsShareOne) {
   const TestBatch large_batch(large, {5, 0, 6});
   for (int repeat = 0; repeat < 2; ++repeat) {
     std::vector<float> out(7 * 8);
-    MOE_ASSERT_OK(
-        first->Forward(small_batch.batch(), Matrix(out.data(), 7, 8)));
+    ExpertFailures failures;
+    MOE_ASSERT_OK(first->Forward(small_batch.batch(), workspace,
+                                 Matrix(out.data(), 7, 8), failures));
     EXPECT_TRUE(Agrees(small_batch, out, small, small_experts));
     out.assign(11 * 24, 0.0F);
-    MOE_ASSERT_OK(
-        second->Forward(large_batch.batch(), Matrix(out.data(), 11, 24)));
+    MOE_ASSERT_OK(second->Forward(large_batch.batch(), workspace,
+                                  Matrix(out.data(), 11, 24), failures));
     EXPECT_TRUE(Agrees(large_batch, out, large, large_experts));
   }
 }

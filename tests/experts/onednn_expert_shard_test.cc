@@ -9,6 +9,7 @@
 
 #include "experts/base/dtype.h"
 #include "experts/executor.h"
+#include "experts/expert_workspace.h"
 #include "experts/matmul_onednn.h"
 #include "gtest/gtest.h"
 #include "tests/testing/reference_moe.h"
@@ -30,7 +31,7 @@ class OneDnnExpertShardTest : public ::testing::TestWithParam<WeightFormat> {
   static bool rounds() { return GetParam() == WeightFormat::kBF16; }
   static std::unique_ptr<ExpertShard> Load(
       const ExpertSpec& spec, const std::vector<ReferenceExpert>& experts,
-      Executor* executor) {
+      Executor& executor) {
     const std::vector<StoredExpert> stored = StoreExperts(spec, experts);
     if (rounds()) return OneDnnBF16ExpertShard::Load(spec, stored, executor);
     return OneDnnExpertShard::Load(spec, stored, executor);
@@ -62,15 +63,17 @@ void OneDnnExpertShardTest::ExpectAgreesWithReference(
   const auto x = RandomFloats(rows * spec.d_model, 1.0F, 5);
 
   Executor executor(num_threads);
-  const auto shard = Load(spec, experts, &executor);
+  const auto shard = Load(spec, experts, executor);
   EXPECT_EQ(shard->num_experts(), static_cast<int64_t>(counts.size()));
   std::vector<float> out(x.size(), -1.0F);
+  ExpertWorkspace workspace(&executor);
+  ExpertFailures failures;
   MOE_ASSERT_OK(shard->Forward(
       {.hidden_states = ConstMatrix(x.data(), rows, spec.d_model),
        .offsets = offsets,
        .rows = row_ids,
        .input_scales = input_scales},
-      Matrix(out.data(), rows, spec.d_model)));
+      workspace, Matrix(out.data(), rows, spec.d_model), failures));
 
   for (ReferenceExpert& expert : experts) {
     for (auto& weights : expert.weights) {
@@ -135,7 +138,7 @@ TEST_P(OneDnnExpertShardTest, CountsTheMemoryOfItsWeights) {
   const std::vector<ReferenceExpert> experts = {RandomExpert(spec, 1),
                                                 RandomExpert(spec, 2)};
   Executor executor(1);
-  const WeightsBytes bytes = Load(spec, experts, &executor)->weights();
+  const WeightsBytes bytes = Load(spec, experts, executor)->weights();
   const int64_t want = 2 * spec.parameters() * (rounds() ? 2 : 4);
   EXPECT_EQ(bytes[GetParam()], want);
   EXPECT_EQ(bytes.total(), want);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "experts/executor.h"
+#include "experts/expert_workspace.h"
 #include "experts/local_expert_shard.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -30,11 +31,12 @@ class PartialExpertShardTest : public ::testing::Test {
     const std::vector<StoredExpert> all = StoreExperts(spec_, experts_);
     std::vector<StoredExpert> some;
     for (const int32_t id : ids) some.push_back(all[static_cast<size_t>(id)]);
-    return LocalExpertShard::Load(spec_, some, WeightFormat::kF32, &workspace_);
+    return LocalExpertShard::Load(spec_, some, WeightFormat::kF32, executor_);
   }
 
   // counts: rows of each expert
-  std::vector<float> Run(ExpertShard& shard, const std::vector<int>& counts) {
+  std::vector<float> Run(const ExpertShard& shard,
+                         const std::vector<int>& counts) {
     std::vector<int32_t> offsets = {0};
     std::vector<int32_t> rows;
     for (const int count : counts) {
@@ -48,7 +50,7 @@ class PartialExpertShardTest : public ::testing::Test {
          .offsets = offsets,
          .rows = rows,
          .input_scales = {}},
-        Matrix(out.data(), assignments, kDModel)));
+        workspace_, Matrix(out.data(), assignments, kDModel), failures_));
     return out;
   }
 
@@ -57,6 +59,7 @@ class PartialExpertShardTest : public ::testing::Test {
   std::vector<ReferenceExpert> experts_;
   Executor executor_{1};
   ExpertWorkspace workspace_{&executor_};
+  ExpertFailures failures_;  // of the last Run
 };
 
 TEST_F(PartialExpertShardTest, GivesTheBytesOfTheWholeLayer) {
@@ -72,8 +75,9 @@ TEST_F(PartialExpertShardTest, GivesTheBytesOfTheWholeLayer) {
                          {{0}, {2, 0, 0, 0, 0, 0}},
                          {{5}, {0, 0, 0, 0, 0, 1}},
                          {{0, 1, 2, 3, 4, 5}, {1, 2, 3, 1, 2, 3}}}) {
-    PartialExpertShard part(Load(c.ids), c.ids, kNumExperts);
+    const PartialExpertShard part(Load(c.ids), c.ids, kNumExperts);
     EXPECT_EQ(Run(part, c.counts), Run(*whole, c.counts));
+    EXPECT_TRUE(failures_.empty());
   }
 }
 
@@ -82,8 +86,33 @@ TEST_F(PartialExpertShardTest, HasTheShapeOfTheLayerAndTheMemoryOfItsPart) {
   EXPECT_EQ(part.num_experts(), kNumExperts);
   EXPECT_EQ(part.spec().d_ff, spec_.d_ff);
   EXPECT_EQ(part.weights().total(), Load({2, 3})->weights_bytes());
-  EXPECT_TRUE(part.AllRan());
-  MOE_EXPECT_OK(part.ExpertStatus(0));
+}
+
+// Two experts of which the second is gone.
+class HalfGoneShard final : public ExpertShard {
+ public:
+  explicit HalfGoneShard(const ExpertSpec& spec) : spec_(spec) {}
+  const ExpertSpec& spec() const override { return spec_; }
+  int64_t num_experts() const override { return 2; }
+  absl::Status Forward(const ExpertBatch& /*batch*/,
+                       ExpertWorkspace& /*workspace*/, Matrix /*out*/,
+                       ExpertFailures& failures) const override {
+    failures.Clear();
+    failures.Add(1, absl::UnavailableError("gone"));
+    return absl::OkStatus();
+  }
+
+ private:
+  const ExpertSpec spec_;
+};
+
+TEST_F(PartialExpertShardTest, FailuresAreThoseOfItsIds) {
+  const PartialExpertShard part(std::make_unique<HalfGoneShard>(spec_), {1, 4},
+                                kNumExperts);
+  Run(part, {0, 2, 0, 0, 2, 0});
+  MOE_EXPECT_OK(failures_.StatusOf(1));
+  EXPECT_THAT(failures_.StatusOf(4),
+              StatusIs(absl::StatusCode::kUnavailable, "gone"));
 }
 
 }  // namespace

@@ -14,7 +14,6 @@
 #include "experts/base/check.h"
 #include "experts/base/no_destructor.h"
 #include "experts/executor.h"
-#include "experts/expert_workspace.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "router/models/model.h"
@@ -31,19 +30,17 @@ inline constexpr ServiceLimits kLimits = {.max_message_bytes = 1 << 20,
 // 256 values.
 class Models {
  public:
-  explicit Models(const LoadOptions& options = {})
-      : executor_(1), workspace_(&executor_) {
+  explicit Models(const LoadOptions& options = {}) {
+    Executor executor(1);
     auto served = std::make_shared<ServedModel>();
     served->name = "demo";
-    served->model = *LoadDemoModel(options, executor_, &workspace_);
+    served->model = *LoadDemoModel(options, executor);
     served->layer_metrics.resize(served->model->layers().size());
     registry_.Publish(std::move(served));
   }
   const ModelRegistry& registry() const { return registry_; }
 
  private:
-  Executor executor_;
-  ExpertWorkspace workspace_;
   ModelRegistry registry_;
 };
 

@@ -1,16 +1,21 @@
 #include "router/ffn_layer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "experts/executor.h"
+#include "experts/expert_workspace.h"
+#include "experts/linear.h"
 #include "experts/local_expert_shard.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -103,7 +108,7 @@ class TestLayer {
   std::unique_ptr<LocalExpertShard> Load(
       const ExpertSpec& spec, absl::Span<const ReferenceExpert> experts) {
     return LocalExpertShard::Load(spec, StoreExperts(spec, experts),
-                                  WeightFormat::kF32, &expert_workspace_);
+                                  WeightFormat::kF32, executor_);
   }
 
   FfnLayerParts Parts(const ReferenceMoe& moe) {
@@ -567,6 +572,79 @@ TEST(FfnLayerStatsTest, NearlyInfiniteIsFinite) {
   EXPECT_EQ(layer.Forward(x).stats.nonfinite_rows, 0);
 }
 
+// Several batches at a time --------------------------------------------------
+
+// Everything that a layer can have: experts of a smaller width between latent
+// projections, and a shared expert with a gate.
+FfnLayerParts PartsOfALatentLayer(int64_t d_model, Executor& executor) {
+  ReferenceMoe moe = RandomMoe(/*d_model=*/96, /*num_experts=*/12, /*top_k=*/3);
+  const int64_t latent = moe.spec.d_model;
+  const ExpertSpec shared_spec = {
+      .d_model = d_model, .d_ff = 24, .activation = {}};
+  const auto linear = [](int64_t outputs, int64_t inputs, uint32_t seed) {
+    const auto weights = RandomFloats(outputs * inputs, 0.25F, seed);
+    return Linear(ConstMatrix(weights.data(), outputs, inputs), {});
+  };
+  FfnLayerParts parts;
+  parts.rule.emplace();
+  parts.rule->num_experts = moe.num_experts();
+  parts.rule->top_k = moe.top_k;
+  parts.gate = linear(moe.num_experts(), d_model, 1);
+  parts.latent_in = linear(latent, d_model, 2);
+  parts.latent_out = linear(d_model, latent, 3);
+  parts.shared_expert_gate = linear(1, d_model, 4);
+  parts.experts =
+      LocalExpertShard::Load(moe.spec, StoreExperts(moe.spec, moe.experts),
+                             WeightFormat::kF32, executor);
+  parts.shared_expert = LocalExpertShard::Load(
+      shared_spec, StoreExperts(shared_spec, {RandomExpert(shared_spec, 5)}),
+      WeightFormat::kF32, executor);
+  return parts;
+}
+
+TEST(FfnLayerTest, ThreadsWithWorkspacesOfTheirOwnGetTheBytesOfOne) {
+  constexpr int64_t kDModel = 160;
+  for (const int num_threads : {1, 2, 3}) {
+    Executor executor(num_threads);
+    const FfnLayer layer(PartsOfALatentLayer(kDModel, executor));
+    const auto run = [&](const std::vector<float>& x,
+                         LayerWorkspace& workspace) {
+      const auto tokens = static_cast<int64_t>(x.size()) / kDModel;
+      std::vector<float> out(x.size());
+      ForwardStats stats;
+      MOE_EXPECT_OK(layer.Forward(ConstMatrix(x.data(), tokens, kDModel),
+                                  nullptr, workspace,
+                                  Matrix(out.data(), tokens, kDModel), stats));
+      return out;
+    };
+    std::vector<std::vector<float>> inputs;
+    std::vector<std::vector<float>> want;
+    ExpertWorkspace experts(&executor);
+    LayerWorkspace alone(&experts);
+    for (const int64_t tokens : {70, 3, 1}) {
+      inputs.push_back(
+          RandomFloats(tokens * kDModel, 1.0F, static_cast<uint32_t>(tokens)));
+      want.push_back(run(inputs.back(), alone));
+    }
+    std::atomic<int> wrong = 0;
+    {
+      std::vector<std::jthread> threads;
+      for (size_t thread = 0; thread < 2; ++thread) {
+        threads.emplace_back([&, thread] {
+          ExpertWorkspace own_experts(&executor);
+          LayerWorkspace own(&own_experts);
+          // Large beside small, and the other way round.
+          for (size_t i = 0; i < 30; ++i) {
+            const size_t b = (thread + i) % inputs.size();
+            if (run(inputs[b], own) != want[b]) ++wrong;
+          }
+        });
+      }
+    }
+    EXPECT_EQ(wrong.load(), 0) << num_threads << " threads";
+  }
+}
+
 // Errors --------------------------------------------------------------------
 
 class FailingShard final : public ExpertShard {
@@ -577,7 +655,8 @@ class FailingShard final : public ExpertShard {
   }
   const ExpertSpec& spec() const override { return spec_; }
   int64_t num_experts() const override { return 1; }
-  absl::Status Forward(const ExpertBatch&, Matrix) override {
+  absl::Status Forward(const ExpertBatch&, ExpertWorkspace&, Matrix,
+                       ExpertFailures&) const override {
     return absl::UnavailableError("shard 2 is gone");
   }
 
@@ -585,13 +664,23 @@ class FailingShard final : public ExpertShard {
   ExpertSpec spec_;
 };
 
-// Experts that return their input.
+// Experts that return their input, but for those that are gone.
 class EchoShard final : public ExpertShard {
  public:
-  explicit EchoShard(int64_t d_model) { spec_.d_model = d_model; }
+  explicit EchoShard(int64_t d_model, int64_t num_experts = 1,
+                     std::vector<int32_t> gone = {})
+      : num_experts_(num_experts), gone_(std::move(gone)) {
+    spec_.d_model = d_model;
+  }
   const ExpertSpec& spec() const override { return spec_; }
-  int64_t num_experts() const override { return 1; }
-  absl::Status Forward(const ExpertBatch& batch, Matrix out) override {
+  int64_t num_experts() const override { return num_experts_; }
+  absl::Status Forward(const ExpertBatch& batch, ExpertWorkspace&, Matrix out,
+                       ExpertFailures& failures) const override {
+    failures.Clear();
+    for (const int32_t expert : gone_) {
+      failures.Add(expert, absl::UnavailableError(
+                               absl::StrCat("expert ", expert, " is gone")));
+    }
     for (int64_t i = 0; i < out.rows(); ++i) {
       std::copy_n(batch.hidden_states.Row(batch.rows[static_cast<size_t>(i)]),
                   out.cols(), out.Row(i));
@@ -600,6 +689,8 @@ class EchoShard final : public ExpertShard {
   }
 
  private:
+  const int64_t num_experts_;
+  const std::vector<int32_t> gone_;
   ExpertSpec spec_;
 };
 
@@ -645,6 +736,50 @@ TEST(FfnLayerErrorTest, ReturnsThatOfTheExperts) {
   MakeRouted(good);
   good.experts = std::make_unique<EchoShard>(4);
   MOE_EXPECT_OK(ForwardOnce(std::move(good)));
+}
+
+TEST(FfnLayerErrorTest, AnExpertThatAllTokensVisitFailsTheBatch) {
+  const auto gone =
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("expert 0 is gone"));
+  const auto missing = [] {
+    return std::make_unique<EchoShard>(4, 1, std::vector<int32_t>{0});
+  };
+  FfnLayerParts dense;
+  dense.experts = missing();
+  EXPECT_THAT(ForwardOnce(std::move(dense)), gone);
+
+  FfnLayerParts shared;
+  MakeRouted(shared);
+  shared.experts = std::make_unique<EchoShard>(4);
+  shared.shared_expert = missing();
+  EXPECT_THAT(ForwardOnce(std::move(shared)), gone);
+}
+
+TEST(FfnLayerErrorTest, ARoutedExpertFailsTheTokensThatChoseIt) {
+  FfnLayerParts parts;
+  parts.rule.emplace();
+  parts.rule->num_experts = 4;
+  parts.rule->top_k = 2;
+  parts.experts = std::make_unique<EchoShard>(4, 4, std::vector<int32_t>{1, 3});
+  const FfnLayer layer(std::move(parts));
+  Executor executor(1);
+  ExpertWorkspace experts(&executor);
+  LayerWorkspace workspace(&experts);
+  const std::vector<float> x(3 * 4, 1.0F);
+  std::vector<float> out(x.size());
+  ForwardStats stats;
+  const auto forward = [&](const GivenRouting& given) {
+    const Routing routing = given.view();
+    return layer.Forward(ConstMatrix(x.data(), 3, 4), &routing, workspace,
+                         Matrix(out.data(), 3, 4), stats);
+  };
+  MOE_ASSERT_OK(forward({2, {0, 2, 2, 3, 1, 3}, {1, 1, 1, 1, 1, 1}}));
+  EXPECT_THAT(workspace.failed_experts(), ElementsAre(-1, 3, 1));
+  EXPECT_THAT(
+      workspace.failures().StatusOf(3),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("expert 3 is gone")));
+  MOE_EXPECT_OK(workspace.failures().StatusOf(2));
+  EXPECT_THAT(std::vector<float>(out.begin(), out.begin() + 4), Each(2.0F));
 }
 
 TEST(FfnLayerDeathTest, NeedsExpertsAndARuleWithTheGate) {

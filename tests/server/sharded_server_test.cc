@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,8 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "experts/executor.h"
+#include "experts/expert_workspace.h"
 #include "gmock/gmock.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/create_channel.h"
@@ -23,9 +27,13 @@
 #include "gtest/gtest.h"
 #include "inference/inference.grpc.pb.h"
 #include "moe/shards/shards.grpc.pb.h"
+#include "router/ffn_layer.h"
+#include "router/models/model.h"
 #include "server/client/connection.h"
 #include "server/client/http_get.h"
+#include "server/common/file_watcher.h"
 #include "server/server.h"
+#include "server/shards/shard_fleet.h"
 #include "server/wire/tensor_codec.h"
 #include "tests/testing/reference_moe.h"
 #include "tests/testing/status_matchers.h"
@@ -165,6 +173,77 @@ TEST_F(ShardedServerTest, RunsExpertsOfItsOwnBesideThoseOfShards) {
   options.experts = *IndexSet::Parse("--experts", "0,2,4");
   const auto front = Start(options);
   ExpectSameBytes(*whole, *front);
+}
+
+// One layer, as the front's engine has it, and a placement that changes
+// meanwhile.
+TEST_F(ShardedServerTest, SeveralThreadsMayRunBatchesThroughOneLayer) {
+  const auto low = StartShard("0-9");
+  const auto high = StartShard("4-12");
+  Metrics metrics;
+  FileWatcher watcher;
+  MOE_ASSERT_OK_AND_ASSIGN(
+      const auto fleet,
+      ShardFleet::Open(
+          {.placement_file = WritePlacement({{{low->grpc_address()}, "0-6"},
+                                             {{high->grpc_address()}, "7-12"}}),
+           .client = {}},
+          &watcher, &metrics));
+  Executor executor(2);
+  MOE_ASSERT_OK_AND_ASSIGN(const auto whole, LoadDemoModel({}, executor));
+  LoadOptions options;
+  options.part.held_experts = [](const LayerSpec&) {
+    return std::vector<int32_t>{13, 14, 15};
+  };
+  options.part.connect = [&](SpreadExperts experts) {
+    return fleet->Connect("demo", std::move(experts));
+  };
+  MOE_ASSERT_OK_AND_ASSIGN(const auto front, LoadDemoModel(options, executor));
+  MOE_ASSERT_OK(fleet->WaitUntilUp("demo"));
+
+  const auto run = [](const Model& model, const std::vector<float>& x,
+                      LayerWorkspace& workspace) {
+    const auto tokens = static_cast<int64_t>(x.size()) / kDModel;
+    std::vector<float> out(x.size());
+    ForwardStats stats;
+    MOE_EXPECT_OK(model.layers()[0].ffn->Forward(
+        ConstMatrix(x.data(), tokens, kDModel), nullptr, workspace,
+        Matrix(out.data(), tokens, kDModel), stats));
+    EXPECT_TRUE(workspace.failures().empty());
+    return out;
+  };
+  std::vector<std::vector<float>> inputs;
+  std::vector<std::vector<float>> want;
+  ExpertWorkspace experts(&executor);
+  LayerWorkspace alone(&experts);
+  for (const int64_t tokens : {40, 3, 1}) {
+    inputs.push_back(
+        RandomFloats(tokens * kDModel, 1.0F, static_cast<uint32_t>(tokens)));
+    want.push_back(run(*whole, inputs.back(), alone));
+  }
+  const auto before = fleet->shards();
+  const absl::Time give_up = absl::Now() + absl::Seconds(60);
+  std::atomic<int> wrong = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (size_t thread = 0; thread < 2; ++thread) {
+      threads.emplace_back([&, thread] {
+        ExpertWorkspace own_experts(&executor);
+        LayerWorkspace own(&own_experts);
+        // Some more once the placement has changed.
+        for (size_t i = 0, more = 20; more > 0; ++i) {
+          const size_t b = (thread + i) % inputs.size();
+          if (run(*front, inputs[b], own) != want[b]) ++wrong;
+          if (fleet->shards() != before || absl::Now() > give_up) --more;
+        }
+      });
+    }
+    WritePlacement(
+        {{{low->grpc_address()}, "0-3"}, {{high->grpc_address()}, "4-12"}});
+    watcher.Look();
+  }
+  EXPECT_NE(fleet->shards(), before);
+  EXPECT_EQ(wrong.load(), 0);
 }
 
 TEST_F(ShardedServerTest, KeepsToQuantisedWeightsAlike) {

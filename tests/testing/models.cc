@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<float>> Answers(const Checkpoint& checkpoint) {
         const std::unique_ptr<Model> model,
         LoadModel(checkpoint, spec,
                   {.weight_format = WeightFormat::kF32, .layers = {}}, executor,
-                  &expert_workspace, [](const LoadProgress&) {}));
+                  [](const LoadProgress&) {}));
     for (const ModelLayer& layer : model->layers()) {
       const int64_t d_model = spec.d_model;
       const auto x = RandomFloats(kTokens * d_model, 2.0F, 3);

@@ -42,8 +42,7 @@ class DemoModelTest : public ::testing::Test {
   Executor executor_{2};
   ExpertWorkspace expert_workspace_{&executor_};
   LayerWorkspace workspace_{&expert_workspace_};
-  std::unique_ptr<Model> model_ =
-      *LoadDemoModel({}, executor_, &expert_workspace_);
+  std::unique_ptr<Model> model_ = *LoadDemoModel({}, executor_);
 };
 
 TEST_F(DemoModelTest, HasTwoRoutedLayersAndADenseOne) {
@@ -70,7 +69,7 @@ TEST_F(DemoModelTest, HasTwoRoutedLayersAndADenseOne) {
 }
 
 TEST_F(DemoModelTest, IsTheSameModelEveryTime) {
-  const auto again = *LoadDemoModel({}, executor_, &expert_workspace_);
+  const auto again = *LoadDemoModel({}, executor_);
   for (size_t layer = 0; layer < 3; ++layer) {
     const Answer first = Run(*model_, layer);
     const Answer second = Run(*again, layer);

@@ -79,16 +79,14 @@ TEST_P(MemoryTest, IsWhatALoadedModelTakes) {
   const TestCheckpoint checkpoint = parts.Open();
   MOE_ASSERT_OK_AND_ASSIGN(const auto models, DescribeModels(*checkpoint));
   Executor executor(1);
-  ExpertWorkspace workspace(&executor);
   for (const WeightFormat format :
        {WeightFormat::kAuto, WeightFormat::kF32, WeightFormat::kBF16,
         WeightFormat::kInt8, WeightFormat::kInt4}) {
     SCOPED_TRACE(std::string(WeightFormatName(format)));
-    MOE_ASSERT_OK_AND_ASSIGN(
-        const std::unique_ptr<Model> model,
-        LoadModel(*checkpoint, models[0],
-                  {.weight_format = format, .layers = {}}, executor, &workspace,
-                  [](const LoadProgress&) {}));
+    MOE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Model> model,
+                             LoadModel(*checkpoint, models[0],
+                                       {.weight_format = format, .layers = {}},
+                                       executor, [](const LoadProgress&) {}));
     int64_t bytes = 0;
     for (const LayerSpec& layer : models[0].layers) {
       MOE_ASSERT_OK_AND_ASSIGN(const int64_t more,

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "experts/executor.h"
-#include "experts/expert_workspace.h"
 #include "gtest/gtest.h"
 #include "router/models/model.h"
 #include "router/models/model_spec.h"
@@ -80,7 +79,7 @@ class Loader {
     LoadOptions options;
     options.weight_format = format;
     auto model = LoadModel(checkpoint_, specs->front(), options, executor_,
-                           &workspace_, [](const LoadProgress&) {});
+                           [](const LoadProgress&) {});
     MOE_CHECK(model.ok());
     return *std::move(model);
   }
@@ -88,7 +87,6 @@ class Loader {
  private:
   const Checkpoint& checkpoint_;
   Executor executor_{2};
-  ExpertWorkspace workspace_{&executor_};
 };
 
 // Loads with no more memory than the model's 1.1-fold and one layer; without

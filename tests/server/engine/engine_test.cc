@@ -128,7 +128,7 @@ class EngineTest : public ::testing::Test {
   EngineTest() : executor_(2), workspace_(&executor_) {
     auto served = std::make_shared<ServedModel>();
     served->name = "demo";
-    served->model = *LoadDemoModel({}, executor_, &workspace_);
+    served->model = *LoadDemoModel({}, executor_);
     std::vector<LayerCost> costs;
     for (const ModelLayer& layer : served->model->layers()) {
       costs.push_back(CostOf(layer));

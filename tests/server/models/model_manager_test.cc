@@ -82,8 +82,8 @@ class ModelManagerTest : public ::testing::Test {
     return folder_.File(name);
   }
   absl::Status Start() {
-    manager_ = std::make_unique<ModelManager>(options_, &executor_, &workspace_,
-                                              &engine_, &registry_, &metrics_);
+    manager_ = std::make_unique<ModelManager>(options_, &executor_, &engine_,
+                                              &registry_, &metrics_);
     MOE_RETURN_IF_ERROR(manager_->AnnounceAll());
     return manager_->LoadAll();
   }

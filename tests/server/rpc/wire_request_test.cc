@@ -40,7 +40,7 @@ class WireRequestTest : public ::testing::Test {
   WireRequestTest() {
     auto served = std::make_shared<ServedModel>();
     served->name = "demo";
-    served->model = *LoadDemoModel({}, executor_, &workspace_);
+    served->model = *LoadDemoModel({}, executor_);
     served->layer_metrics.resize(served->model->layers().size());
     registry_.Publish(std::move(served));
   }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "experts/executor.h"
-#include "experts/expert_workspace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/models/model.h"
@@ -65,7 +64,7 @@ class ShardRequestTest : public ::testing::Test {
   void Publish(const std::string& name, const LoadOptions& options) {
     auto served = std::make_shared<ServedModel>();
     served->name = name;
-    served->model = *LoadDemoModel(options, executor_, &workspace_);
+    served->model = *LoadDemoModel(options, executor_);
     served->layer_metrics.resize(served->model->layers().size());
     registry_.Publish(std::move(served));
   }
@@ -92,7 +91,6 @@ class ShardRequestTest : public ::testing::Test {
   }
 
   Executor executor_{1};
-  ExpertWorkspace workspace_{&executor_};
   ModelRegistry registry_;
   SpreadLayer layer_;
   const std::vector<float> x_ = RandomFloats(3 * kDModel, 1.0F, 1);
