@@ -18,6 +18,7 @@
 #include "server/engine/model_registry.h"
 #include "server/health_report.h"
 #include "server/metrics/metrics.h"
+#include "server/metrics/metrics_endpoint.h"
 #include "server/models/model_manager.h"
 #include "server/moe_v1/moe_service.h"
 #include "server/open_inference/inference_service.h"
