@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -36,8 +35,10 @@
 #include "experts/local_expert_shard.h"
 #include "experts/matmul_onednn.h"
 #include "experts/onednn_expert_shard.h"
+#include "nlohmann/json.hpp"
 #include "router/models/model_spec.h"
 #include "server/common/flags.h"
+#include "server/common/json_file.h"
 #include "server/common/logging.h"
 
 constexpr int kAnyLayer = -1;
@@ -205,6 +206,45 @@ absl::StatusOr<LayerSpec> LayerOf(const std::string& folder) {
                    " (those with an FFN), got ", wanted));
 }
 
+absl::StatusOr<std::vector<WeightFormat>> FormatsFromFlag() {
+  std::vector<WeightFormat> formats;
+  for (const std::string& name : absl::GetFlag(FLAGS_weight_formats)) {
+    MOE_ASSIGN_OR_RETURN(const WeightFormat format, ParseWeightFormat(name));
+    if (format == WeightFormat::kAuto) {
+      return absl::InvalidArgumentError(
+          "--weight_formats: want formats by name, got auto");
+    }
+    formats.push_back(format);
+  }
+  return formats;
+}
+
+absl::StatusOr<std::vector<int64_t>> TokensFromFlag() {
+  std::vector<int64_t> all;
+  for (const std::string& text : absl::GetFlag(FLAGS_tokens)) {
+    int64_t tokens = 0;
+    if (!absl::SimpleAtoi(text, &tokens) || tokens < 1 || tokens > 65536) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--tokens: want numbers from 1 to 65536, got \"", text, "\""));
+    }
+    all.push_back(tokens);
+  }
+  return all;
+}
+
+absl::StatusOr<const Kernels*> KernelsFromFlag() {
+  const std::string isa = absl::GetFlag(FLAGS_isa);
+  if (isa.empty()) return &BestKernels();
+  std::vector<std::string> names;
+  for (const Kernels* kernels : AllKernels()) {
+    if (kernels->isa == isa) return kernels;
+    names.emplace_back(kernels->isa);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--isa: want one of ",
+                                                 absl::StrJoin(names, ", "),
+                                                 ", got \"", isa, "\""));
+}
+
 // folder: of the checkpoint whose shapes to take; empty = none.
 absl::StatusOr<Options> OptionsFromFlags(const std::string& folder) {
   Options options;
@@ -237,35 +277,9 @@ absl::StatusOr<Options> OptionsFromFlags(const std::string& folder) {
         absl::StrCat("--top_k: want at most ", options.num_experts,
                      " (--num_experts), got ", options.top_k));
   }
-  for (const std::string& name : absl::GetFlag(FLAGS_weight_formats)) {
-    MOE_ASSIGN_OR_RETURN(const WeightFormat format, ParseWeightFormat(name));
-    if (format == WeightFormat::kAuto) {
-      return absl::InvalidArgumentError(
-          "--weight_formats: want formats by name, got auto");
-    }
-    options.formats.push_back(format);
-  }
-  for (const std::string& text : absl::GetFlag(FLAGS_tokens)) {
-    int64_t tokens = 0;
-    if (!absl::SimpleAtoi(text, &tokens) || tokens < 1 || tokens > 65536) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--tokens: want numbers from 1 to 65536, got \"", text, "\""));
-    }
-    options.tokens.push_back(tokens);
-  }
-  if (const std::string isa = absl::GetFlag(FLAGS_isa); !isa.empty()) {
-    std::vector<std::string> names;
-    options.kernels = nullptr;
-    for (const Kernels* kernels : AllKernels()) {
-      names.emplace_back(kernels->isa);
-      if (kernels->isa == isa) options.kernels = kernels;
-    }
-    if (options.kernels == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("--isa: want one of ",
-                                                     absl::StrJoin(names, ", "),
-                                                     ", got \"", isa, "\""));
-    }
-  }
+  MOE_ASSIGN_OR_RETURN(options.formats, FormatsFromFlag());
+  MOE_ASSIGN_OR_RETURN(options.tokens, TokensFromFlag());
+  MOE_ASSIGN_OR_RETURN(options.kernels, KernelsFromFlag());
   const int threads = absl::GetFlag(FLAGS_num_compute_threads);
   options.num_threads = threads > 0 ? threads : DetectCpuLimits().threads();
   return options;
@@ -495,38 +509,52 @@ void Print(const Cell& cell, absl::string_view what) {
   std::fflush(stdout);
 }
 
-absl::Status WriteJson(const std::string& path, const Options& options,
-                       const MachineRates& rates,
-                       const std::vector<Cell>& cells, double geomean,
-                       double least) {
-  std::ofstream file(path);
-  file << absl::StrFormat(
-      "{\"machine\": {\"read_gb_per_s\": %.3f, \"peak_gflop_per_s\": %.3f, "
-      "\"threads\": %d, \"isa\": \"%s\"},\n \"cells\": [\n",
-      rates.read_gb_per_s, rates.peak_gflop_per_s, options.num_threads,
-      options.kernels->isa);
-  file << absl::StrJoin(cells, ",\n", [](std::string* out, const Cell& cell) {
-    absl::StrAppendFormat(
-        out,
-        "  {\"weight_format\": \"%s\", \"tokens\": %d, \"seconds\": %.9f, "
-        "\"gflop_per_s\": %.3f, \"gb_per_s\": %.3f, "
-        "\"machine_read_gb_per_s\": %.3f, \"machine_gflop_per_s\": %.3f, "
-        "\"roofline_fraction\": %.4f}",
-        WeightFormatName(cell.format), cell.tokens, cell.seconds,
-        cell.gflop_per_s, cell.gb_per_s, cell.machine.read_gb_per_s,
-        cell.machine.peak_gflop_per_s, cell.roofline_fraction);
-  });
-  file << absl::StrFormat("\n ],\n \"geomean\": %.4f, \"min\": %.4f}\n",
-                          geomean, least);
-  file.close();
-  if (!file) {
-    return absl::UnavailableError(absl::StrCat("--json: can't write ", path));
+// Roofline fractions of all cells.
+struct Fractions {
+  double geomean = 0;
+  double least = 1e9;
+};
+
+Fractions FractionsOf(const std::vector<Cell>& cells) {
+  Fractions fractions;
+  double log_sum = 0;
+  for (const Cell& cell : cells) {
+    log_sum += std::log(cell.roofline_fraction);
+    fractions.least = std::min(fractions.least, cell.roofline_fraction);
   }
-  return absl::OkStatus();
+  fractions.geomean = std::exp(
+      log_sum / std::max<double>(1, static_cast<double>(cells.size())));
+  return fractions;
 }
 
-absl::Status Run(const Options& options) {
-  Bench bench(options);
+nlohmann::ordered_json ToJson(const Cell& cell) {
+  return {{"weight_format", std::string(WeightFormatName(cell.format))},
+          {"tokens", cell.tokens},
+          {"seconds", cell.seconds},
+          {"gflop_per_s", cell.gflop_per_s},
+          {"gb_per_s", cell.gb_per_s},
+          {"machine_read_gb_per_s", cell.machine.read_gb_per_s},
+          {"machine_gflop_per_s", cell.machine.peak_gflop_per_s},
+          {"roofline_fraction", cell.roofline_fraction}};
+}
+
+absl::Status WriteJson(const std::string& path, const Options& options,
+                       const MachineRates& rates,
+                       const std::vector<Cell>& cells,
+                       const Fractions& fractions) {
+  nlohmann::ordered_json json = {{"machine",
+                                  {{"read_gb_per_s", rates.read_gb_per_s},
+                                   {"peak_gflop_per_s", rates.peak_gflop_per_s},
+                                   {"threads", options.num_threads},
+                                   {"isa", std::string(options.kernels->isa)}}},
+                                 {"cells", nlohmann::ordered_json::array()},
+                                 {"geomean", fractions.geomean},
+                                 {"min", fractions.least}};
+  for (const Cell& cell : cells) json["cells"].push_back(ToJson(cell));
+  return WriteJsonFile("--json", path, json);
+}
+
+void PrintHead(const Options& options) {
   absl::PrintF(
       "layer: d_model %d, d_ff %d, %s%s, %d experts, top-%d, random routing, "
       "cold weights; %d threads, isa %s\n\n%-7s %6s %13s %10s %9s %11s %8s %8s "
@@ -537,39 +565,33 @@ absl::Status Run(const Options& options) {
       options.top_k, options.num_threads, options.kernels->isa, "weights",
       "tokens", "median time", "tokens/s", "GFLOP/s", "of GFLOP/s", "GB/s",
       "of GB/s", "roofline");
-  const bool compare = absl::GetFlag(FLAGS_compare);
+}
+
+// The cells of one format, printed as they come; with those of plain oneDNN
+// products, which are not returned, beside them if `compare`.
+std::vector<Cell> MeasureFormat(const Options& options, WeightFormat format,
+                                bool compare, Bench& bench) {
+  const auto layers = bench.MakeLayers(format);
+  const auto onednn =
+      compare ? bench.MakeOneDnn(format, options.num_experts) : nullptr;
+  if (compare && format == WeightFormat::kBF16 && onednn == nullptr) {
+    absl::PrintF("oneDNN %s does not multiply bf16 on this CPU\n",
+                 OneDnnVersion());
+  }
   std::vector<Cell> cells;
-  for (const WeightFormat format : options.formats) {
-    const auto layers = bench.MakeLayers(format);
-    const auto onednn =
-        compare ? bench.MakeOneDnn(format, options.num_experts) : nullptr;
-    if (compare && format == WeightFormat::kBF16 && onednn == nullptr) {
-      absl::PrintF("oneDNN %s does not multiply bf16 on this CPU\n",
-                   OneDnnVersion());
-    }
-    for (const int64_t tokens : options.tokens) {
-      cells.push_back(bench.Measure(format, tokens, layers));
-      Print(cells.back(), WeightFormatName(format));
-      if (onednn == nullptr) continue;
-      const Cell plain = bench.MeasureOneDnn(format, tokens, *onednn, layers);
-      Print(plain, "oneDNN");
-      absl::PrintF("%-7s %6d %9.2f x as fast as plain oneDNN products\n", "",
-                   tokens, plain.seconds / cells.back().seconds);
-    }
+  for (const int64_t tokens : options.tokens) {
+    cells.push_back(bench.Measure(format, tokens, layers));
+    Print(cells.back(), WeightFormatName(format));
+    if (onednn == nullptr) continue;
+    const Cell plain = bench.MeasureOneDnn(format, tokens, *onednn, layers);
+    Print(plain, "oneDNN");
+    absl::PrintF("%-7s %6d %9.2f x as fast as plain oneDNN products\n", "",
+                 tokens, plain.seconds / cells.back().seconds);
   }
-  double log_sum = 0;
-  double least = 1e9;
-  for (const Cell& cell : cells) {
-    log_sum += std::log(cell.roofline_fraction);
-    least = std::min(least, cell.roofline_fraction);
-  }
-  const double geomean = std::exp(
-      log_sum / std::max<double>(1, static_cast<double>(cells.size())));
-  absl::PrintF(
-      "\nmachine at its best: %.1f GB/s read, %.1f GFLOP/s\n"
-      "roofline fraction: geometric mean %.2f, least %.2f\n",
-      bench.rates().read_gb_per_s, bench.rates().peak_gflop_per_s, geomean,
-      least);
+  return cells;
+}
+
+void PrintErrors(const Options& options, bool compare, Bench& bench) {
   absl::PrintF("\nerror against f32, relative to the RMS of the output:\n");
   for (const WeightFormat format : options.formats) {
     const auto print = [&](bool onednn) {
@@ -583,6 +605,25 @@ absl::Status Run(const Options& options) {
       print(/*onednn=*/true);
     }
   }
+}
+
+absl::Status Run(const Options& options) {
+  Bench bench(options);
+  const bool compare = absl::GetFlag(FLAGS_compare);
+  PrintHead(options);
+  std::vector<Cell> cells;
+  for (const WeightFormat format : options.formats) {
+    for (const Cell& cell : MeasureFormat(options, format, compare, bench)) {
+      cells.push_back(cell);
+    }
+  }
+  const Fractions fractions = FractionsOf(cells);
+  absl::PrintF(
+      "\nmachine at its best: %.1f GB/s read, %.1f GFLOP/s\n"
+      "roofline fraction: geometric mean %.2f, least %.2f\n",
+      bench.rates().read_gb_per_s, bench.rates().peak_gflop_per_s,
+      fractions.geomean, fractions.least);
+  PrintErrors(options, compare, bench);
   absl::PrintF(
       "\nkernels: %s, same bytes in any batch%s; oneDNN %s is not used but by "
       "--compare\n",
@@ -592,7 +633,7 @@ absl::Status Run(const Options& options) {
       OneDnnVersion());
   if (absl::GetFlag(FLAGS_json).empty()) return absl::OkStatus();
   return WriteJson(absl::GetFlag(FLAGS_json), options, bench.rates(), cells,
-                   geomean, least);
+                   fractions);
 }
 
 int Main(int argc, char** argv) {

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstdio>
 #include <deque>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <thread>
@@ -18,12 +17,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
 #include "grpcpp/alarm.h"
+#include "nlohmann/json.hpp"
+#include "server/common/json_file.h"
 #include "server/wire/grpc_status.h"
 #include "server/wire/tensor_codec.h"
 
@@ -96,11 +96,12 @@ struct Tally {
   int64_t inexact = 0;  // right, but not the same bytes
 };
 
-std::string TimesJson(const TimeHistogram& times) {
-  return absl::StrFormat(
-      R"({"p50": %.6g, "p90": %.6g, "p99": %.6g, "max": %.6g, "mean": %.6g})",
-      times.Quantile(0.5), times.Quantile(0.9), times.Quantile(0.99),
-      times.max(), times.mean());
+nlohmann::ordered_json TimesJson(const TimeHistogram& times) {
+  return {{"p50", times.Quantile(0.5)},
+          {"p90", times.Quantile(0.9)},
+          {"p99", times.Quantile(0.99)},
+          {"max", times.max()},
+          {"mean", times.mean()}};
 }
 
 // One kind of request: a layer and an element type.
@@ -529,32 +530,25 @@ class LoadRun {
   Tally tally_ ABSL_GUARDED_BY(mutex_);
 };
 
-std::string ResultJson(const Tally& tally, double seconds) {
-  const std::string errors = absl::StrJoin(
-      tally.errors, ", ", [](std::string* out, const auto& error) {
-        absl::StrAppendFormat(out, "\"%s\": %d", error.first, error.second);
-      });
-  const std::string timing =
-      tally.queue.count() == 0
-          ? ""
-          : absl::StrFormat(
-                " \"queue_seconds\": %s,\n"
-                " \"compute_seconds\": %s,\n"
-                " \"overhead_seconds\": %s,\n"
-                " \"beyond_compute_seconds\": %s,\n",
-                TimesJson(tally.queue), TimesJson(tally.compute),
-                TimesJson(tally.overhead), TimesJson(tally.beyond_compute));
-  return absl::StrFormat(
-      "{\"requests\": %d, \"tokens_per_s\": %.6g, \"requests_per_s\": %.6g,\n"
-      " \"seconds\": %.6g,\n"
-      " \"latency_seconds\": %s,\n"
-      "%s"
-      " \"error_latency_seconds\": %s,\n"
-      " \"errors\": {%s}, \"wrong\": %d, \"inexact\": %d}\n",
-      tally.requests, static_cast<double>(tally.tokens) / seconds,
-      static_cast<double>(tally.requests) / seconds, seconds,
-      TimesJson(tally.latency), timing, TimesJson(tally.error_latency), errors,
-      tally.wrong, tally.inexact);
+nlohmann::ordered_json ResultJson(const Tally& tally, double seconds) {
+  nlohmann::ordered_json json = {
+      {"requests", tally.requests},
+      {"tokens_per_s", static_cast<double>(tally.tokens) / seconds},
+      {"requests_per_s", static_cast<double>(tally.requests) / seconds},
+      {"seconds", seconds},
+      {"latency_seconds", TimesJson(tally.latency)}};
+  if (tally.queue.count() > 0) {
+    json["queue_seconds"] = TimesJson(tally.queue);
+    json["compute_seconds"] = TimesJson(tally.compute);
+    json["overhead_seconds"] = TimesJson(tally.overhead);
+    json["beyond_compute_seconds"] = TimesJson(tally.beyond_compute);
+  }
+  json["error_latency_seconds"] = TimesJson(tally.error_latency);
+  json["errors"] = nlohmann::ordered_json::object();
+  for (const auto& [code, count] : tally.errors) json["errors"][code] = count;
+  json["wrong"] = tally.wrong;
+  json["inexact"] = tally.inexact;
+  return json;
 }
 
 void PrintResult(const LoadRunOptions& options, const Tally& tally,
@@ -664,12 +658,8 @@ absl::StatusOr<bool> RunLoadTest(const LoadRunOptions& options) {
   const Tally tally = run.tally();
   PrintResult(options, tally, run.seconds());
   if (!options.json_file.empty()) {
-    std::ofstream file(options.json_file);
-    file << ResultJson(tally, run.seconds());
-    if (!file.flush()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--json: can't write ", options.json_file));
-    }
+    MOE_RETURN_IF_ERROR(WriteJsonFile("--json", options.json_file,
+                                      ResultJson(tally, run.seconds())));
   }
   return tally.wrong == 0;
 }
