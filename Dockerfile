@@ -27,7 +27,7 @@ CMD ["tests/run.sh"]
 
 FROM ${BASE}
 ARG BASE
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="moe-server" \
   org.opencontainers.image.description="CPU inference server for the feed-forward layers of transformer models" \
