@@ -4,9 +4,15 @@
 
 namespace moe {
 
+absl::string_view ExpertEngineName(ExpertEngine engine) {
+  return engine == ExpertEngine::kOneDnn ? "onednn" : "simd";
+}
+
 absl::StatusOr<ExpertEngine> ParseExpertEngine(absl::string_view name) {
-  if (name == "simd") return ExpertEngine::kSimd;
-  if (name == "onednn") return ExpertEngine::kOneDnn;
+  for (const ExpertEngine engine :
+       {ExpertEngine::kSimd, ExpertEngine::kOneDnn}) {
+    if (name == ExpertEngineName(engine)) return engine;
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("want simd or onednn, got \"", name, "\""));
 }

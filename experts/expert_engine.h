@@ -15,7 +15,10 @@ enum class ExpertEngine : uint8_t {
   kOneDnn,  // OneDnnExpertShard: float32 weights, products of the library
 };
 
-// "simd", "onednn". Errors: INVALID_ARGUMENT.
+// "simd", "onednn".
+absl::string_view ExpertEngineName(ExpertEngine engine);
+
+// By the same names. Errors: INVALID_ARGUMENT.
 absl::StatusOr<ExpertEngine> ParseExpertEngine(absl::string_view name);
 
 }  // namespace moe

@@ -23,35 +23,68 @@
 #include "server/common/index_set.h"
 #include "server/common/logging.h"
 
-ABSL_FLAG(std::string, server, "127.0.0.1:50051",
+namespace moe {
+namespace {
+
+// Element types as --dtype calls them.
+struct DTypeName {
+  v1::DType dtype;
+  const char* name;
+};
+constexpr DTypeName kDTypes[] = {
+    {v1::F32, "f32"}, {v1::BF16, "bf16"}, {v1::F16, "f16"}};
+
+std::string DTypeFlag(v1::DType dtype) {
+  for (const DTypeName& known : kDTypes) {
+    if (known.dtype == dtype) return known.name;
+  }
+  return "";
+}
+
+}  // namespace
+}  // namespace moe
+
+// What these structures hold by themselves is the default of each flag.
+using moe::ConnectionOptions;
+using moe::DoctorOptions;
+using moe::ForwardOptions;
+using moe::LoadRunOptions;
+using moe::PlanOptions;
+
+ABSL_FLAG(std::string, server, ConnectionOptions{}.address,
           "HOST:PORT or unix:PATH of the server, or any gRPC target.");
-ABSL_FLAG(bool, tls, false, "Use TLS, trusting the system's authorities.");
-ABSL_FLAG(std::string, tls_ca_file, "",
+ABSL_FLAG(bool, tls, ConnectionOptions{}.caller.tls,
+          "Use TLS, trusting the system's authorities.");
+ABSL_FLAG(std::string, tls_ca_file, ConnectionOptions{}.caller.ca_file,
           "Use TLS, trusting the certificates in this PEM file.");
-ABSL_FLAG(std::string, tls_cert_file, "",
+ABSL_FLAG(std::string, tls_cert_file, ConnectionOptions{}.caller.cert_file,
           "PEM file of the certificate that identifies this client.");
-ABSL_FLAG(std::string, tls_key_file, "", "PEM file of its key.");
-ABSL_FLAG(std::string, tls_server_name, "",
+ABSL_FLAG(std::string, tls_key_file, ConnectionOptions{}.caller.key_file,
+          "PEM file of its key.");
+ABSL_FLAG(std::string, tls_server_name,
+          ConnectionOptions{}.caller.tls_server_name,
           "The name that the server's certificate is for, where --server is "
           "another.");
-ABSL_FLAG(std::string, metrics, "",
+ABSL_FLAG(std::string, metrics, DoctorOptions{}.metrics_address,
           "doctor, plan: HOST:PORT of the server's metrics; empty = port 9464 "
           "of its host.");
-ABSL_FLAG(std::string, token_file, "",
+ABSL_FLAG(std::string, token_file, ConnectionOptions{}.caller.token_file,
           "File whose first line is sent as bearer token.");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
+ABSL_FLAG(absl::Duration, timeout, ConnectionOptions{}.timeout,
           "How long a call may take.");
-ABSL_FLAG(std::string, model, "demo", "Name of the model.");
-ABSL_FLAG(int, layer, 0, "forward: index of the layer.");
-ABSL_FLAG(std::string, input, "",
+ABSL_FLAG(std::string, model, LoadRunOptions{}.model, "Name of the model.");
+ABSL_FLAG(int, layer, ForwardOptions{}.layer, "forward: index of the layer.");
+ABSL_FLAG(std::string, input, ForwardOptions{}.input,
           "forward: safetensors file with hidden_states [tokens, d_model].");
-ABSL_FLAG(int64_t, random, 1,
+ABSL_FLAG(int64_t, random, ForwardOptions{}.random_tokens,
           "forward: tokens of random hidden states, without --input.");
-ABSL_FLAG(uint64_t, seed, 1, "forward: seed of the random hidden states.");
-ABSL_FLAG(std::vector<std::string>, dtype, {"f32"},
+ABSL_FLAG(uint64_t, seed, ForwardOptions{}.seed,
+          "forward: seed of the random hidden states.");
+ABSL_FLAG(std::vector<std::string>, dtype,
+          {moe::DTypeFlag(ForwardOptions{}.dtype)},
           "forward, load: type of the random hidden states: f32, bf16 or f16; "
           "load draws from several.");
-ABSL_FLAG(std::string, output, "",
+ABSL_FLAG(std::string, output, ForwardOptions{}.output,
           "forward: safetensors file to write the answer to. plan: file to "
           "write the placement to, for --shards of moe-server.");
 ABSL_FLAG(std::string, vectors, "",
@@ -61,22 +94,26 @@ ABSL_FLAG(std::vector<std::string>, layers, {},
 ABSL_FLAG(std::string, tokens, "1",
           "load: tokens of a request: 8, or evenly from 1-16, or weighted as "
           "in 1:9,512:1.");
-ABSL_FLAG(int, concurrency, 8, "load: requests that are in flight at a time.");
-ABSL_FLAG(double, rate, 0,
+ABSL_FLAG(int, concurrency, LoadRunOptions{}.concurrency,
+          "load: requests that are in flight at a time.");
+ABSL_FLAG(double, rate, LoadRunOptions{}.rate,
           "load: in place of --concurrency, requests that begin per second at "
           "random times, whether or not earlier ones have been answered.");
-ABSL_FLAG(int, connections, 4, "load: connections to the server.");
-ABSL_FLAG(bool, stream, false, "load: use one ForwardStream per connection.");
-ABSL_FLAG(absl::Duration, duration, absl::Seconds(10),
+ABSL_FLAG(int, connections, LoadRunOptions{}.connections,
+          "load: connections to the server.");
+ABSL_FLAG(bool, stream, LoadRunOptions{}.stream,
+          "load: use one ForwardStream per connection.");
+ABSL_FLAG(absl::Duration, duration, LoadRunOptions{}.duration,
           "load: how long to measure.");
-ABSL_FLAG(absl::Duration, warmup, absl::Seconds(1),
+ABSL_FLAG(absl::Duration, warmup, LoadRunOptions{}.warmup,
           "load: how long to run before.");
-ABSL_FLAG(int64_t, requests, 0,
+ABSL_FLAG(int64_t, requests, LoadRunOptions{}.max_requests,
           "load: end after that many requests; 0 = after --duration.");
-ABSL_FLAG(bool, check, false,
+ABSL_FLAG(bool, check, LoadRunOptions{}.check,
           "load: compare each answer with those to its rows sent alone; exit "
           "code 1 if they differ.");
-ABSL_FLAG(std::string, json, "", "load: file to write the result to.");
+ABSL_FLAG(std::string, json, LoadRunOptions{}.json_file,
+          "load: file to write the result to.");
 ABSL_FLAG(std::string, prometheus, "",
           "plan: http://HOST:PORT of a Prometheus, to ask it for the loads of "
           "all servers in place of one server's metrics.");
@@ -85,22 +122,23 @@ ABSL_FLAG(absl::Duration, window, absl::Hours(1),
 ABSL_FLAG(std::string, loads, "",
           "plan: file of loads, the JSON of a moe.v1.ExpertLoads, in place of "
           "metrics.");
-ABSL_FLAG(int, num_shards, 0, "plan: how many shards there are.");
-ABSL_FLAG(int, slots_per_shard, 0,
+ABSL_FLAG(int, num_shards, PlanOptions{}.num_shards,
+          "plan: how many shards there are.");
+ABSL_FLAG(int, slots_per_shard, PlanOptions{}.slots_per_shard,
           "plan: experts of a layer that a shard holds; 0 = as many as it "
           "takes for each expert and --replicas.");
-ABSL_FLAG(int, replicas, 0,
+ABSL_FLAG(int, replicas, PlanOptions{}.replicas,
           "plan: copies of a layer's experts besides the first ones.");
-ABSL_FLAG(int, nodes, 1,
+ABSL_FLAG(int, nodes, PlanOptions{}.num_nodes,
           "plan: hosts that the shards are on, the same number on each, in "
           "their order.");
-ABSL_FLAG(int, groups, 1,
+ABSL_FLAG(int, groups, PlanOptions{}.num_groups,
           "plan: groups of experts that are chosen together; each is kept on "
           "one node.");
-ABSL_FLAG(std::vector<std::string>, targets, {},
+ABSL_FLAG(std::vector<std::string>, targets, PlanOptions{}.targets,
           "plan: gRPC targets of a shard's replicas, {i} in the place of its "
           "number, as in dns:///moe-shard-{i}:50051.");
-ABSL_FLAG(double, output_tolerance, 2e-5,
+ABSL_FLAG(double, output_tolerance, LoadRunOptions{}.tolerance,
           "verify, load --check: allowed error of the output, relative to the "
           "largest value "
           "of its row.");
@@ -121,9 +159,9 @@ constexpr char kUsage[] =
     "exit code 1 if it does not work";
 
 absl::StatusOr<v1::DType> ParseDType(const std::string& name) {
-  if (name == "f32") return v1::F32;
-  if (name == "bf16") return v1::BF16;
-  if (name == "f16") return v1::F16;
+  for (const DTypeName& known : kDTypes) {
+    if (known.name == name) return known.dtype;
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("--dtype: want f32, bf16 or f16, got \"", name, "\""));
 }

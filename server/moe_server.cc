@@ -30,26 +30,50 @@
 #include "server/server_options.h"
 #include "server/service_manager.h"
 
+namespace moe {
+namespace {
+
+// The names that --missing_experts knows.
+constexpr char kFail[] = "fail";
+constexpr char kRenormalize[] = "renormalize";
+
+std::string MissingExpertsName(bool leave_out) {
+  return leave_out ? kRenormalize : kFail;
+}
+
+std::string WireDTypeName(v1::DType dtype) {
+  return dtype == v1::BF16 ? "bf16" : "f32";
+}
+
+}  // namespace
+}  // namespace moe
+
+// What ServerOptions holds by itself is the default of each flag.
+using moe::ServerOptions;
+
 ABSL_FLAG(std::vector<std::string>, model, {},
           "Models to serve, as NAME=DIR; repeatable, or separated by commas. "
           "DIR is a Hugging Face checkpoint folder.");
-ABSL_FLAG(std::string, model_repository, "",
+ABSL_FLAG(std::string, model_repository, ServerOptions{}.model_repository,
           "Folder whose subfolders are models, named as they are.");
-ABSL_FLAG(bool, demo, false, "Serve a small built-in model named demo.");
-ABSL_FLAG(std::string, listen_address, "127.0.0.1:50051",
+ABSL_FLAG(bool, demo, ServerOptions{}.demo,
+          "Serve a small built-in model named demo.");
+ABSL_FLAG(std::string, listen_address, ServerOptions{}.listen_address,
           "HOST:PORT or unix:PATH for gRPC; port 0 picks a free one.");
-ABSL_FLAG(std::string, metrics_address, "127.0.0.1:9464",
+ABSL_FLAG(std::string, metrics_address, ServerOptions{}.metrics_address,
           "HOST:PORT for Prometheus metrics over HTTP; port 0 picks a free "
           "one, empty means none.");
-ABSL_FLAG(std::string, weight_format, "auto",
+ABSL_FLAG(std::string, weight_format,
+          std::string(moe::WeightFormatName(ServerOptions{}.weight_format)),
           "How weights lie in memory: auto (the checkpoint's precision), f32, "
           "bf16, f16, fp8, mxfp4, int8 or int4.");
 ABSL_FLAG(
-    std::string, engine, "simd",
+    std::string, engine,
+    std::string(moe::ExpertEngineName(ServerOptions{}.engine)),
     "What computes the experts of checkpoints: simd (packed weights, same "
     "bytes for a token in any batch) or onednn (float32 weights).");
 ABSL_FLAG(
-    bool, deterministic, false,
+    bool, deterministic, ServerOptions{}.deterministic,
     "Keep to kernels whose results are the same bytes on every CPU with "
     "FMA: no VNNI, no AMX. Results are the same bytes in any batch either "
     "way.");
@@ -59,100 +83,112 @@ ABSL_FLAG(std::vector<std::string>, experts, {},
           "Experts to hold of every routed layer, as in 0-63,70: this server "
           "is a shard, which runs them for a front. With --shards: those that "
           "the front holds itself.");
-ABSL_FLAG(std::string, shards, "",
+ABSL_FLAG(std::string, shards, ServerOptions{}.shards_file,
           "JSON file that says which experts are on which shards: this server "
           "is a front, which calls them. Read again when it changes.");
-ABSL_FLAG(std::string, shard_name, "",
+ABSL_FLAG(std::string, shard_name, ServerOptions{}.shard_name,
           "With --shards: this server is the shard of that name.");
-ABSL_FLAG(std::string, shard_wire_dtype, "f32",
+ABSL_FLAG(std::string, shard_wire_dtype,
+          moe::WireDTypeName(ServerOptions{}.shard_wire_dtype),
           "How a front sends rows to shards and gets them back: f32 (the same "
           "bytes as one server gives) or bf16 (half the traffic).");
-ABSL_FLAG(absl::Duration, shard_timeout, absl::Seconds(30),
+ABSL_FLAG(absl::Duration, shard_timeout, ServerOptions{}.shard_timeout,
           "How long a front waits for a shard, retries included.");
-ABSL_FLAG(absl::Duration, shard_keepalive, absl::Seconds(1),
+ABSL_FLAG(absl::Duration, shard_keepalive, ServerOptions{}.shard_keepalive,
           "How long a connection to a shard may be silent before a front asks "
           "for a sign of life, and then until it gives it up.");
-ABSL_FLAG(double, shard_hedge_percentile, 0,
+ABSL_FLAG(double, shard_hedge_percentile,
+          ServerOptions{}.shard_hedge_percentile,
           "A call to a shard that takes longer than this percentile of those "
           "before it is made a second time, at another replica; 0 = never.");
 ABSL_FLAG(
-    std::string, missing_experts, "fail",
+    std::string, missing_experts,
+    moe::MissingExpertsName(ServerOptions{}.leave_out_missing),
     "What a front does with tokens whose experts are on a shard that does "
     "not answer: fail, or renormalize: leave these experts out, scale the "
     "weights of the others, and say so in the answer.");
-ABSL_FLAG(std::string, shard_token_file, "",
+ABSL_FLAG(std::string, shard_token_file,
+          ServerOptions{}.shard_caller.token_file,
           "File whose first line a front sends to shards as bearer token.");
-ABSL_FLAG(bool, shard_tls, false, "A front calls its shards over TLS.");
-ABSL_FLAG(std::string, shard_tls_ca_file, "",
+ABSL_FLAG(bool, shard_tls, ServerOptions{}.shard_caller.tls,
+          "A front calls its shards over TLS.");
+ABSL_FLAG(std::string, shard_tls_ca_file, ServerOptions{}.shard_caller.ca_file,
           "PEM file of the authorities that a front trusts; turns TLS on.");
-ABSL_FLAG(std::string, shard_tls_cert_file, "",
+ABSL_FLAG(std::string, shard_tls_cert_file,
+          ServerOptions{}.shard_caller.cert_file,
           "PEM file of the certificate that a front shows to shards.");
-ABSL_FLAG(std::string, shard_tls_key_file, "", "PEM file of its private key.");
-ABSL_FLAG(std::string, shard_tls_server_name, "",
+ABSL_FLAG(std::string, shard_tls_key_file,
+          ServerOptions{}.shard_caller.key_file,
+          "PEM file of its private key.");
+ABSL_FLAG(std::string, shard_tls_server_name,
+          ServerOptions{}.shard_caller.tls_server_name,
           "Name that the shards' certificates are for; empty: that of the "
           "target.");
-ABSL_FLAG(std::string, expert_metrics, "auto",
+ABSL_FLAG(std::string, expert_metrics,
+          std::string(moe::ExpertMetricsName(ServerOptions{}.expert_metrics)),
           "How much metrics tell about experts: full (tokens of each expert), "
           "layer (of each layer, and how even its experts are), off, or auto "
           "(full, but layer for models that would make more than 10000 "
           "series).");
-ABSL_FLAG(bool, measure_machine, true,
+ABSL_FLAG(bool, measure_machine, ServerOptions{}.measure_machine,
           "Measure memory bandwidth and peak speed when starting, in a tenth "
           "of a second, for the metrics of the roofline.");
-ABSL_FLAG(int64_t, max_message_bytes, int64_t{256} << 20,
+ABSL_FLAG(int64_t, max_message_bytes, ServerOptions{}.max_message_bytes,
           "Largest gRPC message either way.");
-ABSL_FLAG(int64_t, max_request_tokens, 8192, "Largest batch of one request.");
-ABSL_FLAG(int64_t, max_batch_tokens, 1024,
+ABSL_FLAG(int64_t, max_request_tokens, ServerOptions{}.max_request_tokens,
+          "Largest batch of one request.");
+ABSL_FLAG(int64_t, max_batch_tokens, ServerOptions{}.max_batch_tokens,
           "Tokens that run together at most; larger requests run in parts.");
-ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
+ABSL_FLAG(absl::Duration, max_queue_delay, ServerOptions{}.max_queue_delay,
           "How long a batch that is not full may wait for company, while the "
           "engine is busy.");
-ABSL_FLAG(int64_t, max_queue_tokens, 65536,
+ABSL_FLAG(int64_t, max_queue_tokens, ServerOptions{}.max_queue_tokens,
           "Tokens that may wait; more are answered RESOURCE_EXHAUSTED.");
-ABSL_FLAG(int64_t, max_queue_bytes, int64_t{1} << 30,
+ABSL_FLAG(int64_t, max_queue_bytes, ServerOptions{}.max_queue_bytes,
           "Tensor bytes of requests and answers, from admission until sent; "
           "more are answered RESOURCE_EXHAUSTED.");
-ABSL_FLAG(absl::Duration, send_timeout, absl::Minutes(2),
+ABSL_FLAG(absl::Duration, send_timeout, ServerOptions{}.send_timeout,
           "How long an answer may take to be sent; then its call is ended. Ten "
           "seconds at most while half of --max_queue_bytes is taken.");
-ABSL_FLAG(int, max_connections, 10'000,
+ABSL_FLAG(int, max_connections, ServerOptions{}.max_connections,
           "Connections beyond it are refused; less if the process may not have "
           "so many files.");
-ABSL_FLAG(int, max_concurrent_streams, 1024,
+ABSL_FLAG(int, max_concurrent_streams, ServerOptions{}.max_concurrent_streams,
           "Calls that a connection may have in flight.");
-ABSL_FLAG(std::string, tls_cert_file, "",
+ABSL_FLAG(std::string, tls_cert_file, ServerOptions{}.tls_cert_file,
           "PEM file of the server's certificate chain: turns TLS on. Read "
           "again when it changes.");
-ABSL_FLAG(std::string, tls_key_file, "", "PEM file of its private key.");
-ABSL_FLAG(std::string, tls_client_ca_file, "",
+ABSL_FLAG(std::string, tls_key_file, ServerOptions{}.tls_key_file,
+          "PEM file of its private key.");
+ABSL_FLAG(std::string, tls_client_ca_file, ServerOptions{}.tls_client_ca_file,
           "PEM file of authorities: clients must show a certificate of one of "
           "them.");
 ABSL_FLAG(
-    std::string, auth_token_file, "",
+    std::string, auth_token_file, ServerOptions{}.auth_token_file,
     "File of tokens, one a line: callers must send one as \"authorization: "
     "Bearer TOKEN\", health checks apart.");
-ABSL_FLAG(bool, auth_metrics, false,
+ABSL_FLAG(bool, auth_metrics, ServerOptions{}.auth_metrics,
           "Metrics need a token too, as password of HTTP basic "
           "authentication.");
-ABSL_FLAG(bool, model_control, false,
+ABSL_FLAG(bool, model_control, ServerOptions{}.model_control,
           "Let callers load, reload and unload models "
           "(inference.RepositoryModelLoad, RepositoryModelUnload).");
 ABSL_FLAG(
-    std::string, admin_token_file, "",
+    std::string, admin_token_file, ServerOptions{}.admin_token_file,
     "File of tokens, one a line: who sends one as \"authorization: Bearer "
     "TOKEN\" may load, reload and unload models.");
-ABSL_FLAG(absl::Duration, repository_poll, absl::ZeroDuration(),
+ABSL_FLAG(absl::Duration, repository_poll, ServerOptions{}.repository_poll,
           "How often to look for models that have changed on disk; 0 = on "
           "SIGHUP only.");
-ABSL_FLAG(int, num_compute_threads, 0,
+ABSL_FLAG(int, num_compute_threads, ServerOptions{}.num_compute_threads,
           "Threads that compute; 0 = what CPU affinity and cgroup quota "
           "allow.");
-ABSL_FLAG(bool, numa, true,
+ABSL_FLAG(bool, numa, ServerOptions{}.numa,
           "On several NUMA nodes: give each a slice of every expert, and "
           "threads bound to it that compute that slice.");
-ABSL_FLAG(absl::Duration, drain_delay, absl::ZeroDuration(),
+ABSL_FLAG(absl::Duration, drain_delay, ServerOptions{}.drain_delay,
           "After SIGTERM: time between NOT_SERVING and turning work away.");
-ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
+ABSL_FLAG(absl::Duration, drain_timeout, ServerOptions{}.drain_timeout,
           "After SIGTERM: time that accepted requests may take.");
 
 namespace moe {
@@ -176,11 +212,12 @@ absl::Status ShardOptionsFromFlags(ServerOptions* options) {
   options->shard_keepalive = absl::GetFlag(FLAGS_shard_keepalive);
   options->shard_hedge_percentile = absl::GetFlag(FLAGS_shard_hedge_percentile);
   const std::string missing = absl::GetFlag(FLAGS_missing_experts);
-  if (missing != "fail" && missing != "renormalize") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--missing_experts: want fail or renormalize, got \"", missing, "\""));
+  if (missing != kFail && missing != kRenormalize) {
+    return absl::InvalidArgumentError(absl::StrCat("--missing_experts: want ",
+                                                   kFail, " or ", kRenormalize,
+                                                   ", got \"", missing, "\""));
   }
-  options->leave_out_missing = missing == "renormalize";
+  options->leave_out_missing = missing == kRenormalize;
   options->shard_caller = {
       .tls = absl::GetFlag(FLAGS_shard_tls),
       .ca_file = absl::GetFlag(FLAGS_shard_tls_ca_file),

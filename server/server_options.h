@@ -1,4 +1,4 @@
-// Everything that can be set about a server. Flags fill it; see README.md for
+// Everything that can be set about a server. Flags fill it; see FLAGS.md for
 // the table.
 
 #pragma once
@@ -14,7 +14,7 @@
 #include "experts/expert_engine.h"
 #include "moe/v1/moe.pb.h"
 #include "server/common/index_set.h"
-#include "server/metrics/metrics.h"
+#include "server/metrics/expert_metrics.h"
 #include "server/models/model_source.h"
 #include "server/transport/caller.h"
 

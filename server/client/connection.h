@@ -24,7 +24,7 @@ namespace moe {
 
 struct ConnectionOptions {
   // "HOST:PORT", "unix:/path", or any gRPC target.
-  std::string address;
+  std::string address = "127.0.0.1:50051";
   absl::Duration timeout = absl::Seconds(60);  // of a call
   CallerOptions caller{};
 };
@@ -35,7 +35,7 @@ class Connection {
   // Plain text, without a token. Does not wait for the server.
   // Message sizes are not limited on this side: the server's limits count.
   explicit Connection(const std::string& address,
-                      absl::Duration timeout = absl::Seconds(60));
+                      absl::Duration timeout = ConnectionOptions{}.timeout);
 
   // Errors: those of Caller::Make.
   static absl::StatusOr<Connection> Open(const ConnectionOptions& options);

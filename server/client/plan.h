@@ -16,7 +16,7 @@
 namespace moe {
 
 struct PlanOptions {
-  int num_shards = 1;
+  int num_shards = 0;  // has to be given
   // Experts of a layer that a shard holds, if the layer has so many; 0: as many
   // as it takes for each expert and `replicas`, at least.
   int slots_per_shard = 0;

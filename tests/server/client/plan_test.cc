@@ -183,10 +183,14 @@ INSTANTIATE_TEST_SUITE_P(
     Options, MakePlanErrorTest,
     ::testing::Values(
         BadCase{"NoShards", {.num_shards = 0}, "--num_shards: want 1 to 4096"},
-        BadCase{"Slots", {.slots_per_shard = -1}, "--slots_per_shard: want 0"},
-        BadCase{"Replicas", {.replicas = -1}, "--replicas: want 0 to"},
+        BadCase{"Slots",
+                {.num_shards = 1, .slots_per_shard = -1},
+                "--slots_per_shard: want 0"},
+        BadCase{"Replicas",
+                {.num_shards = 1, .replicas = -1},
+                "--replicas: want 0 to"},
         BadCase{"SlotsAndReplicas",
-                {.slots_per_shard = 5, .replicas = 1},
+                {.num_shards = 1, .slots_per_shard = 5, .replicas = 1},
                 "--slots_per_shard: want it or --replicas, got both"},
         BadCase{"TooFewSlots",
                 {.num_shards = 2, .slots_per_shard = 1},
@@ -195,12 +199,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"Nodes",
                 {.num_shards = 3, .num_nodes = 2},
                 "--nodes: want a divisor of --num_shards=3, got 2"},
-        BadCase{"NoNodes", {.num_nodes = 0}, "--nodes: want a divisor"},
+        BadCase{"NoNodes",
+                {.num_shards = 1, .num_nodes = 0},
+                "--nodes: want a divisor"},
         BadCase{"Groups",
                 {.num_shards = 2, .num_nodes = 2, .num_groups = 3},
                 "--groups: want a multiple of --nodes=2, got 3"},
         BadCase{"GroupsOfExperts",
-                {.num_groups = 3},
+                {.num_shards = 1, .num_groups = 3},
                 "layer 1 of \"m\": experts: want a multiple of the 3 groups, "
                 "got 4"},
         BadCase{"Targets",
@@ -211,17 +217,18 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(PrintAndWritePlanTest, WantsTargetsThatGrpcKnows) {
   const TempFolder folder;
-  MOE_ASSERT_OK_AND_ASSIGN(Plan plan, MakePlan(TwoLayers(), {}));
+  MOE_ASSERT_OK_AND_ASSIGN(Plan plan, MakePlan(TwoLayers(), {.num_shards = 1}));
   EXPECT_THAT(
       PrintAndWritePlan(plan, folder.File("out")),
       StatusIs(kInvalid, HasSubstr("--targets: want one with --output")));
   MOE_EXPECT_OK(PrintAndWritePlan(plan, ""));
-  MOE_ASSERT_OK_AND_ASSIGN(plan, MakePlan(TwoLayers(), {.targets = {"s:1"}}));
+  MOE_ASSERT_OK_AND_ASSIGN(
+      plan, MakePlan(TwoLayers(), {.num_shards = 1, .targets = {"s:1"}}));
   EXPECT_THAT(PrintAndWritePlan(plan, folder.File("out")),
               StatusIs(kInvalid, AllOf(HasSubstr("--targets: "),
                                        HasSubstr("want a gRPC target"))));
-  MOE_ASSERT_OK_AND_ASSIGN(plan,
-                           MakePlan(TwoLayers(), {.targets = {"unix:s"}}));
+  MOE_ASSERT_OK_AND_ASSIGN(
+      plan, MakePlan(TwoLayers(), {.num_shards = 1, .targets = {"unix:s"}}));
   EXPECT_THAT(PrintAndWritePlan(plan, folder.path()),
               StatusIs(absl::StatusCode::kPermissionDenied,
                        HasSubstr("--output: can't write")));
