@@ -113,9 +113,6 @@ struct ServerOptions {
 
   // Errors: INVALID_ARGUMENT naming the flag, wanted and got.
   absl::Status Validate() const;
-
- private:
-  absl::Status ValidateShards() const;
 };
 
 }  // namespace moe

@@ -345,25 +345,19 @@ absl::StatusOr<StoredMatrix> OpenInt4Packed(const Request& request,
   return matrix;
 }
 
-// GPTQ and AWQ: qweight, scales, qzeros and perhaps g_idx.
-absl::StatusOr<StoredMatrix> OpenQweight(const Request& request,
-                                         const TensorInfo& qweight) {
-  const auto& checkpoint = request.checkpoint;
-  const Quantization& quantization = checkpoint.quantization();
-  const auto sibling = [&](absl::string_view name) {
-    return absl::StrCat(request.stem(), ".", name);
-  };
+// Whether `qweight` is packed as AWQ does it, by rows, or as GPTQ does, by
+// columns; where the config does not say which it is, the shape does.
+// Errors: UNIMPLEMENTED for other versions and other numbers of bits; those of
+// Require.
+absl::StatusOr<bool> IsAwq(const Request& request, const TensorInfo& qweight) {
+  const Quantization& quantization = request.checkpoint.quantization();
   const int64_t rows = request.rows;
   const int64_t cols = request.cols;
-  const int64_t row_words = CeilDiv(rows, kNibblesPerI32);
-
-  // AWQ packs rows, GPTQ columns; where the config does not say which it is,
-  // the shape does.
   using Shape = std::vector<int64_t>;
   const bool awq =
       quantization.method == "awq" ||
-      (rows % kNibblesPerI32 == 0 && qweight.shape == Shape{cols, row_words});
-  const absl::string_view method = awq ? "AWQ" : "GPTQ";
+      (rows % kNibblesPerI32 == 0 &&
+       qweight.shape == Shape{cols, CeilDiv(rows, kNibblesPerI32)});
   if (awq && quantization.awq_version != "gemm") {
     return request.Unsupported(
         qweight,
@@ -375,32 +369,56 @@ absl::StatusOr<StoredMatrix> OpenQweight(const Request& request,
   };
   for (const int64_t bits : {2, 3, 8}) {
     if (qweight.shape != shape_of(4) && qweight.shape == shape_of(bits)) {
-      return request.Unsupported(qweight,
-                                 absl::StrCat(method, " with ", bits, " bits"));
+      return request.Unsupported(
+          qweight, absl::StrCat(awq ? "AWQ" : "GPTQ", " with ", bits, " bits"));
     }
   }
   MOE_RETURN_IF_ERROR(
-      checkpoint.Require(qweight.name, {DType::kI32}, shape_of(4)).status());
-  MOE_ASSIGN_OR_RETURN(
-      const TensorInfo* scale,
-      checkpoint.Require(sibling("scales"), kScaleDTypes, {-1, rows}));
-  const int64_t groups = scale->shape[0];
-  const std::optional<int64_t> configured = quantization.group_size;
+      request.checkpoint.Require(qweight.name, {DType::kI32}, shape_of(4))
+          .status());
+  return awq;
+}
+
+// How many columns share one of the scales [groups, rows].
+absl::StatusOr<int64_t> GroupOf(const Request& request,
+                                const TensorInfo& scale) {
+  const int64_t cols = request.cols;
+  const int64_t groups = scale.shape[0];
+  const std::optional<int64_t> configured =
+      request.checkpoint.quantization().group_size;
   const int64_t group = configured.value_or(groups > 0 ? cols / groups : cols);
   if (group < 1 || groups != CeilDiv(cols, group)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint.Where(*scale), ": want groups of ",
+        absl::StrCat(request.checkpoint.Where(scale), ": want groups of ",
                      configured ? absl::StrCat(*configured) : "equal size",
-                     " for ", cols, " columns, got ", scale->TypeText()));
+                     " for ", cols, " columns, got ", scale.TypeText()));
   }
+  return group;
+}
+
+// GPTQ and AWQ: qweight, scales, qzeros and perhaps g_idx.
+absl::StatusOr<StoredMatrix> OpenQweight(const Request& request,
+                                         const TensorInfo& qweight) {
+  const auto& checkpoint = request.checkpoint;
+  const Quantization& quantization = checkpoint.quantization();
+  const auto sibling = [&](absl::string_view name) {
+    return absl::StrCat(request.stem(), ".", name);
+  };
+  const int64_t rows = request.rows;
+  const int64_t row_words = CeilDiv(rows, kNibblesPerI32);
+  MOE_ASSIGN_OR_RETURN(const bool awq, IsAwq(request, qweight));
+  MOE_ASSIGN_OR_RETURN(
+      const TensorInfo* scale,
+      checkpoint.Require(sibling("scales"), kScaleDTypes, {-1, rows}));
+  MOE_ASSIGN_OR_RETURN(const int64_t group, GroupOf(request, *scale));
   MOE_ASSIGN_OR_RETURN(const TensorInfo* zeros,
                        checkpoint.Require(sibling("qzeros"), {DType::kI32},
-                                          {groups, row_words}));
+                                          {scale->shape[0], row_words}));
   MOE_RETURN_IF_ERROR(CheckGroupOrder(request, sibling("g_idx"), group));
 
   StoredMatrix matrix;
   matrix.rows = rows;
-  matrix.cols = cols;
+  matrix.cols = request.cols;
   matrix.coding = StoredCoding::kInt4;
   matrix.packing = awq ? NibblePacking::kRowWords : NibblePacking::kColumnWords;
   matrix.data = qweight.bytes.data();

@@ -13,6 +13,7 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/text.h"
 #include "server/common/index_set.h"
+#include "server/common/refuse.h"
 #include "server/placement/expert_balancer.h"
 #include "server/placement/placement.h"
 
@@ -21,11 +22,6 @@ namespace {
 
 // More than any cluster has, and little enough to write down.
 constexpr int kMaxShards = 4096;
-
-template <typename... Parts>
-absl::Status Refuse(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 absl::Status Check(const PlanOptions& options) {
   if (options.num_shards < 1 || options.num_shards > kMaxShards) {

@@ -172,6 +172,54 @@ void CompareRouting(const IdMatrix& got_ids, const IdMatrix& want_ids,
   }
 }
 
+absl::Status CheckOutput(const v1::ForwardResponse& response,
+                         const LayerVectors& vectors, double tolerance,
+                         LayerResult& result) {
+  MOE_ASSIGN_OR_RETURN(const FloatMatrix want, Floats(*vectors.output));
+  MOE_ASSIGN_OR_RETURN(const FloatMatrix got, ToFloats(response.output()));
+  if (!SameShape(want, got)) {
+    return absl::InternalError("output: the shape differs");
+  }
+  for (int64_t row = 0; row < want.rows; ++row) {
+    AddRow(got.view().Row(row), want.view().Row(row), want.cols, tolerance, 0,
+           1e-6, result.output);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRouting(const v1::ForwardResponse& response,
+                          const LayerVectors& vectors, LayerResult& result) {
+  MOE_ASSIGN_OR_RETURN(const IdMatrix want_ids, Ids(*vectors.ids));
+  MOE_ASSIGN_OR_RETURN(const IdMatrix got_ids, ToIds(response.expert_ids()));
+  MOE_ASSIGN_OR_RETURN(const FloatMatrix want_weights,
+                       Floats(*vectors.weights));
+  MOE_ASSIGN_OR_RETURN(const FloatMatrix got_weights,
+                       ToFloats(response.routing_weights()));
+  if (!SameShape(want_weights, got_weights) || want_ids.cols != got_ids.cols ||
+      want_ids.rows != got_ids.rows) {
+    return absl::InternalError("routing: the shape differs");
+  }
+  result.routed = true;
+  CompareRouting(got_ids, want_ids, got_weights, want_weights, vectors.tie,
+                 result);
+  return absl::OkStatus();
+}
+
+absl::Status CheckLogits(const v1::RouteResponse& response,
+                         const LayerVectors& vectors, LayerResult& result) {
+  MOE_ASSIGN_OR_RETURN(const FloatMatrix want, Floats(*vectors.router_logits));
+  MOE_ASSIGN_OR_RETURN(const FloatMatrix got,
+                       ToFloats(response.router_logits()));
+  if (!SameShape(want, got)) {
+    return absl::InternalError("router_logits: the shape differs");
+  }
+  for (int64_t row = 0; row < want.rows; ++row) {
+    AddRow(got.view().Row(row), want.view().Row(row), want.cols, 1e-5, 1, 0,
+           result.logits);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LayerResult> VerifyLayer(const Connection& connection,
                                         const std::string& model, int layer,
                                         const LayerVectors& vectors,
@@ -190,31 +238,9 @@ absl::StatusOr<LayerResult> VerifyLayer(const Connection& connection,
   FillTensor(input, *request.mutable_hidden_states());
   MOE_ASSIGN_OR_RETURN(const v1::ForwardResponse response,
                        connection.Forward(request));
-
-  MOE_ASSIGN_OR_RETURN(const FloatMatrix want, Floats(*vectors.output));
-  MOE_ASSIGN_OR_RETURN(const FloatMatrix got, ToFloats(response.output()));
-  if (!SameShape(want, got)) {
-    return absl::InternalError("output: the shape differs");
-  }
-  for (int64_t row = 0; row < want.rows; ++row) {
-    AddRow(got.view().Row(row), want.view().Row(row), want.cols,
-           output_tolerance, 0, 1e-6, result.output);
-  }
-
+  MOE_RETURN_IF_ERROR(CheckOutput(response, vectors, output_tolerance, result));
   if (vectors.ids != nullptr && vectors.weights != nullptr) {
-    result.routed = true;
-    MOE_ASSIGN_OR_RETURN(const IdMatrix want_ids, Ids(*vectors.ids));
-    MOE_ASSIGN_OR_RETURN(const IdMatrix got_ids, ToIds(response.expert_ids()));
-    MOE_ASSIGN_OR_RETURN(const FloatMatrix want_weights,
-                         Floats(*vectors.weights));
-    MOE_ASSIGN_OR_RETURN(const FloatMatrix got_weights,
-                         ToFloats(response.routing_weights()));
-    if (!SameShape(want_weights, got_weights) ||
-        want_ids.cols != got_ids.cols || want_ids.rows != got_ids.rows) {
-      return absl::InternalError("routing: the shape differs");
-    }
-    CompareRouting(got_ids, want_ids, got_weights, want_weights, vectors.tie,
-                   result);
+    MOE_RETURN_IF_ERROR(CheckRouting(response, vectors, result));
   }
   if (vectors.router_logits != nullptr) {
     v1::RouteRequest route;
@@ -224,17 +250,7 @@ absl::StatusOr<LayerResult> VerifyLayer(const Connection& connection,
     *route.mutable_hidden_states() = request.hidden_states();
     MOE_ASSIGN_OR_RETURN(const v1::RouteResponse routed,
                          connection.Route(route));
-    MOE_ASSIGN_OR_RETURN(const FloatMatrix want_logits,
-                         Floats(*vectors.router_logits));
-    MOE_ASSIGN_OR_RETURN(const FloatMatrix got_logits,
-                         ToFloats(routed.router_logits()));
-    if (!SameShape(want_logits, got_logits)) {
-      return absl::InternalError("router_logits: the shape differs");
-    }
-    for (int64_t row = 0; row < want_logits.rows; ++row) {
-      AddRow(got_logits.view().Row(row), want_logits.view().Row(row),
-             want_logits.cols, 1e-5, 1, 0, result.logits);
-    }
+    MOE_RETURN_IF_ERROR(CheckLogits(routed, vectors, result));
   }
   return result;
 }

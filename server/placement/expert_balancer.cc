@@ -5,9 +5,9 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "experts/base/check.h"
 #include "experts/base/status_macros.h"
+#include "server/common/refuse.h"
 
 namespace moe {
 namespace {
@@ -124,11 +124,6 @@ std::vector<Item> Replicate(absl::Span<const double> loads,
     copies.push_back({.load = per_copy(i), .id = experts[i]});
   }
   return copies;
-}
-
-template <typename... Parts>
-absl::Status Refuse(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
 absl::Status Check(absl::Span<const double> loads,

@@ -13,6 +13,7 @@
 #include "experts/checkpoint/text.h"
 #include "moe/v1/placement.pb.h"
 #include "server/common/read_file.h"
+#include "server/common/refuse.h"
 
 namespace moe {
 namespace {
@@ -23,11 +24,6 @@ constexpr size_t kMaxTargetBytes = 1024;
 
 // What errors show of a set at most: its first ranges.
 constexpr size_t kMaxRangesShown = 8;
-
-template <typename... Parts>
-absl::Status Refuse(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 bool IsShardName(absl::string_view name) {
   return !name.empty() && name.size() <= kMaxNameBytes &&
