@@ -6,6 +6,13 @@
 namespace moe {
 namespace {
 
+TEST(ExpertEngineTest, NamesAreParsedBack) {
+  for (const ExpertEngine engine :
+       {ExpertEngine::kSimd, ExpertEngine::kOneDnn}) {
+    EXPECT_EQ(*ParseExpertEngine(ExpertEngineName(engine)), engine);
+  }
+}
+
 TEST(ExpertEngineTest, ParsesTheNames) {
   EXPECT_EQ(*ParseExpertEngine("simd"), ExpertEngine::kSimd);
   EXPECT_EQ(*ParseExpertEngine("onednn"), ExpertEngine::kOneDnn);
