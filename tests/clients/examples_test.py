@@ -4,6 +4,7 @@ Each class is a test of its own: examples_test.py PythonTest.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import harness
 from harness import TIMEOUT_SECONDS, pb
 
 PROTO = os.environ["MOE_PROTO_DIR"]
+README = os.path.join(os.path.dirname(PROTO), "README.md")
 D_MODEL = 256  # of the demo model
 
 
@@ -59,27 +61,59 @@ class ExamplesTest(harness.DemoTest):
         self.assertEqual(done.stdout, self.expected)
 
 
+def make_stubs(folder):
+    subprocess.run(
+        [
+            os.environ["MOE_PROTOC"],
+            f"--proto_path={PROTO}",
+            f"--python_out={folder}",
+            f"--grpc_out={folder}",
+            "--plugin=protoc-gen-grpc="
+            + os.environ["MOE_GRPC_PYTHON_PLUGIN"],
+            "moe/v1/moe.proto",
+            "inference/inference.proto",
+        ],
+        check=True,
+    )
+
+
 class PythonTest(ExamplesTest):
     def test_python(self):
         with tempfile.TemporaryDirectory() as stubs:
-            subprocess.run(
-                [
-                    os.environ["MOE_PROTOC"],
-                    f"--proto_path={PROTO}",
-                    f"--python_out={stubs}",
-                    f"--grpc_out={stubs}",
-                    "--plugin=protoc-gen-grpc="
-                    + os.environ["MOE_GRPC_PYTHON_PLUGIN"],
-                    "moe/v1/moe.proto",
-                    "inference/inference.proto",
-                ],
-                check=True,
-            )
+            make_stubs(stubs)
             for name in ("forward.py", "infer.py"):
                 self.assert_prints(
                     [sys.executable, os.path.join(EXAMPLES, "python", name)],
                     PYTHONPATH=stubs,
                 )
+
+    def test_what_the_readme_shows(self):
+        with open(README) as file:
+            text = file.read()
+        code, shown = re.search(
+            r"```python\n(.*?)```\n\n```console\n(.*?)```", text, re.DOTALL
+        ).groups()
+        self.assertIn("127.0.0.1:50051", code)
+        with tempfile.TemporaryDirectory() as folder:
+            make_stubs(folder)
+            script = os.path.join(folder, "readme.py")
+            with open(script, "w") as file:
+                file.write(
+                    code.replace("127.0.0.1:50051", self.server.grpc_address)
+                )
+            done = subprocess.run(
+                [sys.executable, script],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=TIMEOUT_SECONDS,
+                check=True,
+            )
+        # Kernels of other CPUs may differ in the last digits.
+        number = re.compile(r"-?\d+\.\d+")
+        self.assertEqual(number.sub("X", done.stdout), number.sub("X", shown))
+        for got, want in zip(number.findall(done.stdout), number.findall(shown)):
+            self.assertAlmostEqual(float(got), float(want), places=5)
 
 
 class NodeTest(ExamplesTest):
