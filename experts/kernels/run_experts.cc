@@ -39,6 +39,55 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
 }
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// What is the same for all panels and strips of a cut of k, [begin, end).
+//
+// unpacked: whether the panels are those of Unpack
+MulArgs ArgsOfCut(const PackedLayout& layout, int64_t begin, int64_t end,
+                  int64_t num_strips, bool unpacked) {
+  MulArgs args;
+  args.panel_stride = layout.panel_bytes();
+  args.k_begin = begin;
+  args.k_end = end;
+  args.k = layout.k;
+  args.group = layout.group;
+  args.block = layout.block();
+  args.scale_dtype = layout.scale_dtype;
+  args.zero_points = layout.zero_points;
+  args.fetch_step =
+      CeilDiv(layout.line_offset(end) - layout.line_offset(begin),
+              CeilDiv(end - begin, layout.steps_per_line()) * num_strips);
+  if (unpacked) {
+    args.panel_stride = kUnpackedPanel * sizeof(float);
+    args.first_step = begin;
+    args.group = layout.block();
+    args.scale_dtype = DType::kF32;
+  }
+  return args;
+}
+
+// Unpacks a cut of `count` adjacent panels; returns `out`,
+// [count][kUnpackedPanel].
+//
+// to_next: bytes from a line of them to the one to fetch meanwhile
+const uint8_t* Unpack(const FormatKernels& format, const PackedLayout& layout,
+                      const uint8_t* panels, int64_t count, int64_t begin,
+                      int64_t end, int64_t to_next, float* out) {
+  UnpackArgs args;
+  args.k_begin = begin;
+  args.k_end = end;
+  args.group = layout.group;
+  args.block = layout.block();
+  args.scale_dtype = layout.scale_dtype;
+  args.zero_points = layout.zero_points;
+  for (int64_t i = 0; i < count; ++i) {
+    args.panel = panels + i * layout.panel_bytes();
+    args.fetch = args.panel + layout.line_offset(begin) + to_next;
+    args.out = out + i * kUnpackedPanel;
+    format.unpack(args);
+  }
+  return reinterpret_cast<const uint8_t*>(out);
+}
+
 // Multiplies `count` adjacent panels by one strip, as many at a time as there
 // are kernels for.
 //
@@ -253,6 +302,29 @@ int64_t ExpertRunner::UnitsAtOnce(const Phase& phase, const Task& task) const {
                   task.end_unit - task.first_unit);
 }
 
+void ExpertRunner::StartTiles(const float* bias, int64_t first_panel,
+                              int64_t num_panels, const Strips& strips,
+                              const Task& task, float* tiles) {
+  const int64_t rows_of_task =
+      strips.Begin(task.end_strip) - strips.Begin(task.first_strip);
+  if (bias == nullptr) {
+    std::fill_n(tiles, num_panels * rows_of_task * kPanelWidth, 0.0F);
+    return;
+  }
+  for (int64_t p = 0; p < num_panels; p += kUnitPanels) {
+    const int64_t count = std::min(kUnitPanels, num_panels - p);
+    float* tile = tiles + p * rows_of_task * kPanelWidth;
+    for (int64_t s = task.first_strip; s < task.end_strip; ++s) {
+      for (int64_t i = 0; i < count; ++i) {
+        const float* values = bias + (first_panel + p + i) * kPanelWidth;
+        for (int64_t r = 0; r < strips.Rows(s); ++r, tile += kPanelWidth) {
+          std::copy_n(values, kPanelWidth, tile);
+        }
+      }
+    }
+  }
+}
+
 void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
                              int64_t first_panel, int64_t num_panels,
                              const Phase& phase, const Task& task, int worker) {
@@ -266,24 +338,7 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
   const int64_t first_row = strips.Begin(task.first_strip);
   const int64_t rows_of_task = strips.Begin(task.end_strip) - first_row;
   float* tiles = scratch_.data() + worker * kScratchFloats;
-  float* unpacked = tiles + kTileFloats;
-
-  for (int64_t p = 0; p < num_panels; p += kUnitPanels) {
-    const int64_t count = std::min(kUnitPanels, num_panels - p);
-    float* tile = tiles + p * rows_of_task * kPanelWidth;
-    if (bias == nullptr) {
-      std::fill_n(tile, count * rows_of_task * kPanelWidth, 0.0F);
-      continue;
-    }
-    for (int64_t s = task.first_strip; s < task.end_strip; ++s) {
-      for (int64_t i = 0; i < count; ++i) {
-        const float* values = bias + (first_panel + p + i) * kPanelWidth;
-        for (int64_t r = 0; r < strips.Rows(s); ++r, tile += kPanelWidth) {
-          std::copy_n(values, kPanelWidth, tile);
-        }
-      }
-    }
-  }
+  StartTiles(bias, first_panel, num_panels, strips, task, tiles);
 
   const bool unpack = rows_of_task > format.fused_rows;
   const auto& muls = !unpack               ? format.mul
@@ -299,24 +354,7 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
     const int64_t end = std::min(k + cut, k_end);
     const int64_t cut_begin = layout.line_offset(k);
     const int64_t cut_end = layout.line_offset(end);
-    MulArgs args;
-    args.panel_stride = panel_bytes;
-    args.k_begin = k;
-    args.k_end = end;
-    args.k = layout.k;
-    args.group = layout.group;
-    args.block = layout.block();
-    args.scale_dtype = layout.scale_dtype;
-    args.zero_points = layout.zero_points;
-    args.fetch_step =
-        CeilDiv(cut_end - cut_begin,
-                CeilDiv(end - k, layout.steps_per_line()) * num_strips);
-    if (unpack) {
-      args.panel_stride = kUnpackedPanel * sizeof(float);
-      args.first_step = k;
-      args.group = layout.block();
-      args.scale_dtype = DType::kF32;
-    }
+    MulArgs args = ArgsOfCut(layout, k, end, num_strips, unpack);
     for (int64_t p = 0; p < num_panels; p += kUnitPanels) {
       const int64_t count = std::min(kUnitPanels, num_panels - p);
       const uint8_t* panels = matrix.Panel(first_panel + p);
@@ -325,23 +363,9 @@ void ExpertRunner::MulPanels(const PackedMatrix& matrix, const float* bias,
       const int64_t to_next = p + count < num_panels || end == k_end
                                   ? count * panel_bytes
                                   : cut_end - cut_begin - p * panel_bytes;
-      args.panels = panels;
-      if (unpack) {
-        UnpackArgs from;
-        from.k_begin = k;
-        from.k_end = end;
-        from.group = layout.group;
-        from.block = layout.block();
-        from.scale_dtype = layout.scale_dtype;
-        from.zero_points = layout.zero_points;
-        for (int64_t i = 0; i < count; ++i) {
-          from.panel = panels + i * panel_bytes;
-          from.fetch = from.panel + layout.line_offset(k) + to_next;
-          from.out = unpacked + i * kUnpackedPanel;
-          format.unpack(from);
-        }
-        args.panels = reinterpret_cast<const uint8_t*>(unpacked);
-      }
+      args.panels = !unpack ? panels
+                            : Unpack(format, layout, panels, count, k, end,
+                                     to_next, tiles + kTileFloats);
       for (int64_t s = task.first_strip; s < task.end_strip; ++s) {
         const int64_t begin = strips.Begin(s);
         args.rows = strips.Rows(s);

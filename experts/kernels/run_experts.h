@@ -132,6 +132,10 @@ class ExpertRunner {
                   ParallelFor parallel_for);
   // Units of panels whose outputs a worker's tiles hold for all rows of a task.
   int64_t UnitsAtOnce(const Phase& phase, const Task& task) const;
+  // What MulPanels adds to: the bias, or zeros.
+  static void StartTiles(const float* bias, int64_t first_panel,
+                         int64_t num_panels, const Strips& strips,
+                         const Task& task, float* tiles);
   // Multiplies panels [first_panel, first_panel + num_panels) by the strips of
   // a task into the worker's tiles, [unit][strip][panel][row][16].
   void MulPanels(const PackedMatrix& matrix, const float* bias,
