@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "experts/base/rounding.h"
+
 namespace moe {
 namespace {
 
@@ -13,7 +15,7 @@ int64_t GroupOf(const StoredMatrix& matrix) {
   if (axis.stride == 0 || axis.block >= matrix.cols) {
     return axis.offset + axis.step * (matrix.cols - 1) < axis.block ||
                    axis.stride == 0
-               ? (matrix.cols + kMultiple - 1) / kMultiple * kMultiple
+               ? RoundUp(matrix.cols, kMultiple)
                : 0;
   }
   const bool whole =

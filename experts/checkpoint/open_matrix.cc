@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "experts/base/check.h"
+#include "experts/base/rounding.h"
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/text.h"
 
@@ -22,10 +23,6 @@ constexpr DType kScaleDTypes[] = {DType::kF32, DType::kBF16, DType::kF16,
 constexpr int64_t kMxfp4Group = 32;  // elements per scale
 constexpr int64_t kNibblesPerI32 = 8;
 constexpr uint32_t kOneInEachNibble = 0x11111111U;
-
-constexpr int64_t CeilDiv(int64_t a, int64_t b) {
-  return a / b + (a % b != 0 ? 1 : 0);
-}
 
 absl::Status Unsupported(const Checkpoint& checkpoint, const TensorInfo& tensor,
                          absl::string_view what) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "experts/base/check.h"
+#include "experts/base/rounding.h"
 #include "experts/kernels/kernels.h"
 
 namespace moe {
@@ -121,10 +122,6 @@ bool HasNaN(const uint8_t* codes, int64_t count) {
     found |= static_cast<uint8_t>((codes[i] & 0x7fU) + 1);
   }
   return (found & 0x80U) != 0;
-}
-
-int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
 }
 
 }  // namespace

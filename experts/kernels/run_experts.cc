@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "experts/base/check.h"
+#include "experts/base/rounding.h"
 
 namespace moe {
 namespace {
@@ -33,11 +34,6 @@ constexpr int64_t kUnpackedPanel =
     (kUnpackSteps + kUnpackSteps / 32 * 2) * kPanelWidth;
 constexpr int64_t kUnpackFloats = kUnitPanels * kUnpackedPanel;
 constexpr int64_t kScratchFloats = kTileFloats + kUnpackFloats;
-
-int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // What is the same for all panels and strips of a cut of k, [begin, end).
 //

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "experts/base/rounding.h"
 #include "experts/base/status_macros.h"
 #include "experts/kernels/packed_matrix.h"
 #include "experts/pack_stored.h"
@@ -42,7 +43,7 @@ int64_t ConventionalWidth(int64_t d_model) { return 4 * d_model; }
 
 int64_t EqualGatedWidth(int64_t d_model, int64_t multiple_of) {
   const int64_t width = 2 * ConventionalWidth(d_model) / 3;
-  return (width + multiple_of - 1) / multiple_of * multiple_of;
+  return RoundUp(width, multiple_of);
 }
 
 TokenCost& TokenCost::operator+=(const TokenCost& other) {
