@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -28,6 +27,13 @@ constexpr char kIndex[] = "model.safetensors.index.json";
 absl::Status NoWeights(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = BaseName(entry.path().string());
+    if (absl::StartsWith(name, "model-") &&
+        absl::EndsWith(name, ".safetensors")) {
+      return absl::NotFoundError(absl::StrCat(
+          kIndex, ": not found, but shards such as ", Quote(name),
+          ": want the index, too, which says what is in which of them"));
+    }
     const std::string extension = entry.path().extension().string();
     if (extension == ".bin" || extension == ".pth" || extension == ".gguf") {
       return absl::NotFoundError(
@@ -47,11 +53,13 @@ bool Matches(absl::Span<const int64_t> shape, absl::Span<const int64_t> want) {
 }  // namespace
 
 Checkpoint::Checkpoint(Config config, Quantization quantization,
-                       std::string source, std::vector<SafetensorsFile> files)
+                       std::string source, std::vector<SafetensorsFile> files,
+                       ShardOf shard_of)
     : config_(std::move(config)),
       quantization_(std::move(quantization)),
       source_(std::move(source)),
-      files_(std::move(files)) {}
+      files_(std::move(files)),
+      shard_of_(std::move(shard_of)) {}
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   const auto path = [&folder](absl::string_view file) {
@@ -66,7 +74,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   MOE_ASSIGN_OR_RETURN(const Quantization quantization,
                        ParseQuantization(config));
 
-  std::map<std::string, std::string> shard_of;
+  ShardOf shard_of;
   std::set<std::string> names;
   std::string source = kSingle;
   if (std::filesystem::exists(path(kSingle), ignored)) {
@@ -88,40 +96,64 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   }
 
   std::vector<SafetensorsFile> files;
-  std::map<std::string, size_t> position;
+  absl::Status missing;
   for (const std::string& name : names) {
-    MOE_ASSIGN_OR_RETURN(SafetensorsFile file,
-                         SafetensorsFile::Open(path(name)));
-    position[name] = files.size();
-    files.push_back(std::move(file));
-  }
-  for (const auto& [tensor, shard] : shard_of) {
-    if (files[position[shard]].Find(tensor) == nullptr) {
-      return absl::DataLossError(
-          absl::StrCat(kIndex, ": tensor ", Quote(tensor), ": not in ",
-                       Quote(shard), ", where the index places it"));
+    absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path(name));
+    if (absl::IsNotFound(file.status())) {
+      missing.Update(file.status());
+      continue;
     }
+    MOE_RETURN_IF_ERROR(file.status());
+    files.push_back(*std::move(file));
   }
+  if (files.empty() && !missing.ok()) return missing;
   Checkpoint checkpoint(std::move(config), quantization, std::move(source),
-                        std::move(files));
+                        std::move(files), std::move(shard_of));
   MOE_RETURN_IF_ERROR(checkpoint.IndexTensors());
   return checkpoint;
 }
 
 absl::Status Checkpoint::IndexTensors() {
+  const auto is_placed = [this](const SafetensorsFile& file,
+                                const std::string& tensor) {
+    const auto placed = shard_of_.find(tensor);
+    return placed != shard_of_.end() && placed->second == file.name();
+  };
+  // The index decides which of several copies counts.
+  std::vector<std::pair<const TensorInfo*, const SafetensorsFile*>> copies;
   for (const SafetensorsFile& file : files_) {
     for (const TensorInfo& tensor : file.tensors()) {
-      const auto [other, is_new] =
-          by_name_.try_emplace(tensor.name, Entry{&tensor, &file});
-      if (!is_new) {
-        return absl::DataLossError(
-            absl::StrCat(file.name(), ": tensor ", Quote(tensor.name),
-                         ": is in ", other->second.file->name(), ", too"));
-      }
+      const Entry here = {&tensor, &file};
+      const auto [entry, is_new] = by_name_.try_emplace(tensor.name, here);
+      if (is_new) continue;
+      copies.emplace_back(&tensor, &file);
+      if (is_placed(file, tensor.name)) entry->second = here;
+    }
+  }
+  for (const auto& [tensor, file] : copies) {
+    const Entry& chosen = by_name_.find(tensor->name)->second;
+    if (!is_placed(*chosen.file, tensor->name)) {
+      return absl::DataLossError(absl::StrCat(file->name(), ": tensor ",
+                                              Quote(tensor->name), ": is in ",
+                                              chosen.file->name(), ", too"));
+    }
+  }
+
+  std::set<absl::string_view> present;
+  for (const SafetensorsFile& file : files_) {
+    present.insert(file.name());
+    for (const TensorInfo& tensor : file.tensors()) {
+      if (by_name_.find(tensor.name)->second.tensor != &tensor) continue;
       tensors_.push_back(&tensor);
       total_bytes_ += static_cast<int64_t>(tensor.bytes.size());
     }
   }
+  for (const auto& [tensor, shard] : shard_of_) {
+    if (present.contains(shard)) continue;
+    by_name_.try_emplace(tensor, Entry{nullptr, nullptr});
+  }
+  for (const auto& [name, entry] : by_name_) names_.push_back(name);
+  std::sort(names_.begin(), names_.end());
   return absl::OkStatus();
 }
 
@@ -130,14 +162,31 @@ const TensorInfo* Checkpoint::Find(absl::string_view name) const {
   return found == by_name_.end() ? nullptr : found->second.tensor;
 }
 
+absl::Status Checkpoint::CheckPresent(absl::string_view name) const {
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end() || found->second.tensor != nullptr) {
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrCat(
+      Quote(shard_of_.find(std::string(name))->second), ": not found; ",
+      source_, " places tensor ", Quote(name), " there"));
+}
+
 absl::StatusOr<const TensorInfo*> Checkpoint::Require(
     absl::string_view name, absl::Span<const DType> dtypes,
     absl::Span<const int64_t> shape) const {
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat(source_, ": tensor ", Quote(name), ": not found"));
+    const auto placed = shard_of_.find(std::string(name));
+    if (placed == shard_of_.end()) {
+      return absl::NotFoundError(
+          absl::StrCat(source_, ": tensor ", Quote(name), ": not found"));
+    }
+    return absl::DataLossError(absl::StrCat(source_, ": tensor ", Quote(name),
+                                            ": not in ", Quote(placed->second),
+                                            ", where the index places it"));
   }
+  MOE_RETURN_IF_ERROR(CheckPresent(name));
   const auto& [tensor, file] = found->second;
   const bool right_dtype =
       tensor->dtype &&

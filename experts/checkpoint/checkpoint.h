@@ -1,11 +1,18 @@
 // A Hugging Face checkpoint folder: config.json and the tensors of
 // model.safetensors, or of the shards that model.safetensors.index.json lists.
 //
+// The index says which file a tensor is in; other copies of it don't matter,
+// and neither does what it says of tensors that nobody asks for. Not every
+// shard need be there: a tensor whose file is missing is known by its name, and
+// an error once it is required. So a server of some layers needs no more than
+// the files that these are in.
+//
 // Thread-safe once opened.
 
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,35 +30,45 @@ namespace moe {
 
 class Checkpoint {
  public:
-  // Reads config.json, the index, and the header of every shard; no tensor
-  // data. With both a model.safetensors and an index, the single file wins, as
-  // in the transformers library. Files that the index doesn't name are left
-  // alone.
+  // Reads config.json, the index, and the header of every shard that is there;
+  // no tensor data. With both a model.safetensors and an index, the single file
+  // wins, as in the transformers library. Files that the index doesn't name are
+  // left alone.
   //
-  // Errors: NOT_FOUND for a missing folder, config, weights or shard; DATA_LOSS
-  // if the index places a tensor in a file that doesn't hold it, or two files
-  // hold the same tensor; else those of Config::Open, ParseQuantization,
+  // Errors: NOT_FOUND for a missing folder, config or weights, or if none of
+  // the shards is there; DATA_LOSS if a tensor that the index doesn't place
+  // is in two of the files; else those of Config::Open, ParseQuantization,
   // ParseShardIndex and SafetensorsFile::Open.
   static absl::StatusOr<Checkpoint> Open(const std::string& folder);
 
   const Config& config() const { return config_; }
   const Quantization& quantization() const { return quantization_; }
 
-  // All tensors, in the order of the files and of their data.
+  // All tensors whose files are there, in the order of the files and of their
+  // data.
   absl::Span<const TensorInfo* const> tensors() const { return tensors_; }
-  // Of all tensor data.
+  // Of all tensor data in them.
   int64_t total_bytes() const { return total_bytes_; }
+  // Of all tensors, ascending: those whose files are missing, too.
+  absl::Span<const absl::string_view> names() const { return names_; }
 
-  // Null if there is none of that name.
+  // Null if there is none of that name, or its file is missing.
   const TensorInfo* Find(absl::string_view name) const;
-  bool Contains(absl::string_view name) const { return Find(name) != nullptr; }
+  // Whether there is one of that name, be its file there or not.
+  bool Contains(absl::string_view name) const {
+    return by_name_.contains(name);
+  }
+  // Errors: NOT_FOUND naming file and tensor if the file with the tensor is
+  // missing. OK for a tensor that there isn't.
+  absl::Status CheckPresent(absl::string_view name) const;
 
   // The tensor `name`, of one of `dtypes` and of `shape`, where -1 stands for
   // any extent. It is about to be read: the file must not have shrunk.
   //
-  // Errors, naming file, tensor, wanted and got: NOT_FOUND if there is none;
-  // INVALID_ARGUMENT for another shape; UNIMPLEMENTED for another dtype;
-  // DATA_LOSS if the file has changed its size.
+  // Errors, naming file, tensor, wanted and got: NOT_FOUND if there is none, or
+  // its file is missing; DATA_LOSS if the index places it in a file that
+  // doesn't hold it, or the file has changed its size; INVALID_ARGUMENT for
+  // another shape; UNIMPLEMENTED for another dtype.
   absl::StatusOr<const TensorInfo*> Require(
       absl::string_view name, absl::Span<const DType> dtypes,
       absl::Span<const int64_t> shape) const;
@@ -67,20 +84,23 @@ class Checkpoint {
 
  private:
   struct Entry {
-    const TensorInfo* tensor;
-    const SafetensorsFile* file;
+    const TensorInfo* tensor;     // null: the file is missing
+    const SafetensorsFile* file;  // null: likewise
   };
+  using ShardOf = std::map<std::string, std::string>;
 
   Checkpoint(Config config, Quantization quantization, std::string source,
-             std::vector<SafetensorsFile> files);
-  // Fills tensors_ and by_name_ from files_.
+             std::vector<SafetensorsFile> files, ShardOf shard_of);
+  // Fills tensors_, names_ and by_name_ from files_ and shard_of_.
   absl::Status IndexTensors();
 
   Config config_;
   Quantization quantization_;
   std::string source_;  // the file that says which tensors there are
   std::vector<SafetensorsFile> files_;
+  ShardOf shard_of_;  // the index, or empty
   std::vector<const TensorInfo*> tensors_;
+  std::vector<absl::string_view> names_;
   absl::flat_hash_map<absl::string_view, Entry> by_name_;
   int64_t total_bytes_ = 0;
 };

@@ -1,5 +1,6 @@
 #include "experts/checkpoint/config.h"
 
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/match.h"
@@ -65,6 +66,14 @@ std::string ValueText(const Json& value) {
 
 // How JSON values become C++ ones: nothing if the type is another.
 std::optional<int64_t> ToInt(const Json& value) {
+  if (value.is_number_float()) {
+    // Some writers print 8 as 8.0.
+    const auto number = value.get<double>();
+    const bool whole =
+        std::trunc(number) == number && std::abs(number) <= 0x1p53;
+    if (!whole) return std::nullopt;
+    return static_cast<int64_t>(number);
+  }
   if (!value.is_number_integer()) return std::nullopt;
   if (value.is_number_unsigned() &&
       value.get<uint64_t>() >
@@ -184,6 +193,33 @@ absl::StatusOr<Config> Config::Parse(absl::string_view text,
 
 bool Config::Has(absl::string_view key) const {
   return Find(*document_, key) != nullptr;
+}
+
+std::vector<std::string> Config::Keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : document_->object.items()) {
+    keys.push_back(key);
+  }
+  return keys;
+}
+
+bool Config::empty() const { return document_->object.empty(); }
+
+bool Config::IsNull(absl::string_view key) const {
+  const auto found = document_->object.find(std::string(key));
+  return found != document_->object.end() && found->is_null();
+}
+
+std::string Config::Text(absl::string_view key) const {
+  const Json* json = Find(*document_, key);
+  return json == nullptr ? "nothing" : ValueText(*json);
+}
+
+bool Config::SameValue(absl::string_view a, absl::string_view b) const {
+  const Json* first = Find(*document_, a);
+  const Json* second = Find(*document_, b);
+  if (first == nullptr || second == nullptr) return first == second;
+  return *first == *second;
 }
 
 bool Config::IsList(absl::string_view key) const {

@@ -38,11 +38,22 @@ class Config {
 
   // Whether the key is there, and not null.
   bool Has(absl::string_view key) const;
+  // All keys, ascending, and whether there is none.
+  std::vector<std::string> Keys() const;
+  bool empty() const;
+  // Whether the key is there with null for its value.
+  bool IsNull(absl::string_view key) const;
+  // The value in a message: short, on one line; "nothing" if absent.
+  std::string Text(absl::string_view key) const;
+  // Whether both keys have equal values, or neither is there.
+  bool SameValue(absl::string_view a, absl::string_view b) const;
   // Whether its value is a list: some keys hold one value or one per layer.
   bool IsList(absl::string_view key) const;
 
   // Three forms each. Int(key): must be there. IntOr(key, otherwise): absent
   // gives `otherwise`. OptionalInt(key): absent gives nullopt.
+  //
+  // A whole number that is written 8.0 is an integer.
   //
   // Errors: INVALID_ARGUMENT if the value has another type or is below `min`
   // (`otherwise` is not checked); for the first form also if it is absent.

@@ -60,8 +60,13 @@ class Builder : public nlohmann::json_sax<Json> {
   size_t error_position() const { return error_position_; }
 
  private:
-  // Puts a value where the parser stands; returns where it went.
+  // Puts a value where the parser stands; returns where it went, or null if
+  // there are too many.
   Json* Add(Json value) {
+    if (++num_values_ > kMaxJsonValues) {
+      error_ = absl::StrCat("more than ", kMaxJsonValues, " values");
+      return nullptr;
+    }
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -80,9 +85,11 @@ class Builder : public nlohmann::json_sax<Json> {
       error_ = absl::StrCat("nested deeper than ", kMaxDepth);
       return false;
     }
+    Json* added = Add(std::move(container));
+    if (added == nullptr) return false;
     // The pointers stay good: a container does not grow while one inside it is
     // open.
-    open_.push_back(Add(std::move(container)));
+    open_.push_back(added);
     return true;
   }
   bool Close() {
@@ -93,6 +100,7 @@ class Builder : public nlohmann::json_sax<Json> {
   Json root_;
   std::vector<Json*> open_;  // containers not yet closed, outermost first
   std::string key_;          // of the value that comes next
+  size_t num_values_ = 0;
   std::string error_;
   size_t error_position_ = 1;  // in bytes, from 1
 };

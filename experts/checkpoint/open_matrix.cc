@@ -289,6 +289,14 @@ absl::StatusOr<StoredMatrix> OpenInt4Packed(const Request& request,
   };
   const auto& checkpoint = request.checkpoint;
   const int64_t words = CeilDiv(request.cols, kNibblesPerI32);
+  for (const int64_t bits : {2, 3, 8}) {
+    const std::vector<int64_t> other = {request.rows,
+                                        CeilDiv(request.cols * bits, 32)};
+    if (other[1] != words && packed.shape == other) {
+      return request.Unsupported(
+          packed, absl::StrCat("compressed-tensors with ", bits, " bits"));
+    }
+  }
   MOE_RETURN_IF_ERROR(
       checkpoint.Require(packed.name, {DType::kI32}, {request.rows, words})
           .status());
@@ -408,9 +416,15 @@ absl::StatusOr<StoredMatrix> OpenQweight(const Request& request,
       const TensorInfo* scale,
       checkpoint.Require(sibling("scales"), kScaleDTypes, {-1, rows}));
   MOE_ASSIGN_OR_RETURN(const int64_t group, GroupOf(request, *scale));
-  MOE_ASSIGN_OR_RETURN(const TensorInfo* zeros,
-                       checkpoint.Require(sibling("qzeros"), {DType::kI32},
-                                          {scale->shape[0], row_words}));
+  // Some writers leave out zero points that go without saying.
+  const TensorInfo* zeros = checkpoint.Find(sibling("qzeros"));
+  const bool implied =
+      zeros != nullptr && zeros->elements() == 0 && quantization.symmetric;
+  if (!implied) {
+    MOE_ASSIGN_OR_RETURN(zeros,
+                         checkpoint.Require(sibling("qzeros"), {DType::kI32},
+                                            {scale->shape[0], row_words}));
+  }
   MOE_RETURN_IF_ERROR(CheckGroupOrder(request, sibling("g_idx"), group));
 
   StoredMatrix matrix;
@@ -425,6 +439,7 @@ absl::StatusOr<StoredMatrix> OpenQweight(const Request& request,
   matrix.scale_dtype = *scale->dtype;
   matrix.scale_rows.stride = 1;
   matrix.scale_cols = {.block = group, .stride = rows};
+  if (implied) return matrix;
   matrix.zero_row_stride = 1;
   matrix.zero_col_stride = row_words;
   const std::optional<int> offset = awq ? 0 : quantization.gptq_zero_offset();
@@ -443,6 +458,13 @@ absl::StatusOr<StoredStack> Open(const Request& request) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tensor ", Quote(request.name), ": want extents >= 1, asked for ",
         ShapeText(request.Stacked({request.rows, request.cols}))));
+  }
+  for (const std::string& name :
+       {std::string(request.name), absl::StrCat(request.name, "_blocks"),
+        absl::StrCat(request.name, ".blocks"),
+        absl::StrCat(request.name, "_packed"),
+        absl::StrCat(request.stem(), ".qweight")}) {
+    MOE_RETURN_IF_ERROR(request.checkpoint.CheckPresent(name));
   }
   if (const TensorInfo* blocks =
           request.FindAny({absl::StrCat(request.name, "_blocks"),
@@ -473,6 +495,44 @@ absl::StatusOr<StoredStack> Open(const Request& request) {
 
 }  // namespace
 
+std::vector<std::string> TensorsOf(const Checkpoint& checkpoint,
+                                   absl::string_view name) {
+  const absl::string_view stem = absl::StripSuffix(name, ".weight");
+  const auto all = [](absl::string_view of,
+                      std::initializer_list<absl::string_view> suffixes) {
+    std::vector<std::string> names;
+    for (const absl::string_view suffix : suffixes) {
+      names.push_back(absl::StrCat(of, suffix));
+    }
+    return names;
+  };
+  const auto has = [&](absl::string_view of, absl::string_view suffix) {
+    return checkpoint.Contains(absl::StrCat(of, suffix));
+  };
+  if (has(name, "_blocks")) return all(name, {"_blocks", "_scales"});
+  if (has(name, ".blocks")) return all(name, {".blocks", ".scales"});
+  if (has(name, "_packed")) {
+    return all(name, {"_packed", "_scale", "_shape", "_zero_point", "_g_idx"});
+  }
+  if (has(stem, ".qweight")) {
+    return all(stem, {".qweight", ".scales", ".qzeros", ".g_idx"});
+  }
+  std::vector<std::string> names = {std::string(name)};
+  const TensorInfo* tensor = checkpoint.Find(name);
+  const bool plain = tensor != nullptr && tensor->dtype &&
+                     std::find(std::begin(kFloatDTypes), std::end(kFloatDTypes),
+                               *tensor->dtype) != std::end(kFloatDTypes);
+  // As FindScale.
+  for (std::string& scale : std::vector<std::string>{
+           absl::StrCat(name, "_scale_inv"), absl::StrCat(name, "_scale"),
+           absl::StrCat(stem, ".scale")}) {
+    if (plain || !checkpoint.Contains(scale)) continue;
+    names.push_back(std::move(scale));
+    break;
+  }
+  return names;
+}
+
 absl::StatusOr<StoredMatrix> OpenMatrix(const Checkpoint& checkpoint,
                                         absl::string_view name, int64_t rows,
                                         int64_t cols, StoredOrder order) {
@@ -500,6 +560,7 @@ StoredMatrix StoredStack::operator[](int64_t index) const {
 absl::StatusOr<std::vector<float>> ReadVector(const Checkpoint& checkpoint,
                                               absl::string_view name,
                                               int64_t size) {
+  MOE_RETURN_IF_ERROR(checkpoint.CheckPresent(name));
   const TensorInfo* found = checkpoint.Find(name);
   std::vector<int64_t> shape = {size};
   if (found != nullptr && found->shape.size() == 2) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -55,6 +56,11 @@ enum class StoredOrder : uint8_t {
 absl::StatusOr<StoredMatrix> OpenMatrix(
     const Checkpoint& checkpoint, absl::string_view name, int64_t rows,
     int64_t cols, StoredOrder order = StoredOrder::kOutIn);
+
+// The names of the tensors that OpenMatrix and OpenStack look at for `name`,
+// whether they are there or not.
+std::vector<std::string> TensorsOf(const Checkpoint& checkpoint,
+                                   absl::string_view name);
 
 // Matrices of one shape stored in one tensor, one after the other: the experts
 // of a layer. A plain value, like StoredMatrix.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "experts/checkpoint/config.h"
 
@@ -24,6 +25,8 @@ struct Quantization {
   std::string method;
   // AWQ: the kernels that the words are laid out for, in lower case.
   std::string awq_version = "gemm";
+  // GPTQ: whether every zero point is the middle.
+  bool symmetric = false;
   // GPTQ: the name of the way in which zero points are stored.
   std::string gptq_format = "gptq";
 
@@ -37,5 +40,13 @@ struct Quantization {
 //
 // Errors: INVALID_ARGUMENT naming the key.
 absl::StatusOr<Quantization> ParseQuantization(const Config& config);
+
+// Whether what made the tensors, and its options as far as config.json says
+// them, are among those whose tensors this project reads. What it doesn't say
+// is found when tensors are opened.
+//
+// Errors: UNIMPLEMENTED naming the key, wanted and got, and the quant_method;
+// INVALID_ARGUMENT naming a key whose value has another type.
+absl::Status CheckQuantization(const Config& config);
 
 }  // namespace moe

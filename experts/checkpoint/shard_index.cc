@@ -10,6 +10,9 @@
 namespace moe {
 namespace {
 
+// Those of the largest models have 20 MB.
+constexpr size_t kMaxIndexBytes = 100'000'000;
+
 bool IsPlainFileName(absl::string_view name) {
   return !name.empty() && name != "." && name != ".." &&
          !absl::StrContains(name, "/") &&
@@ -20,6 +23,10 @@ bool IsPlainFileName(absl::string_view name) {
 
 absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(
     absl::string_view text, absl::string_view file) {
+  if (text.size() > kMaxIndexBytes) {
+    return absl::DataLossError(absl::StrCat(
+        file, ": want at most ", kMaxIndexBytes, " bytes, got ", text.size()));
+  }
   MOE_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, file));
   if (!json.is_object() || !json.contains("weight_map") ||
       !json["weight_map"].is_object()) {

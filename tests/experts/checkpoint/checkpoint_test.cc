@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
@@ -16,6 +17,7 @@ namespace moe {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -96,26 +98,75 @@ TEST(CheckpointTest, NamesWhatIsMissing) {
   EXPECT_THAT(Checkpoint::Open(folder.path()),
               StatusIs(kNotFound, HasSubstr(".bin file: convert the model to "
                                             "safetensors")));
-  WriteShards(folder, R"({"weight_map": {"a": "s1.safetensors",
-                                         "b": "s3.safetensors"}})");
+  WriteShards(folder, R"({"weight_map": {"b": "s3.safetensors"}})");
   EXPECT_THAT(Checkpoint::Open(folder.path()),
               StatusIs(kNotFound, HasSubstr("s3.safetensors")));
 }
 
-TEST(CheckpointTest, RefusesAnIndexThatLies) {
+TEST(CheckpointTest, WantsTheIndexOfShards) {
   TempFolder folder;
-  WriteShards(folder, R"({"weight_map": {"a": "s1.safetensors",
-                                         "b": "s1.safetensors"}})");
+  folder.Write("config.json", "{}");
+  WriteTensors(folder.File("model-00001-of-00002.safetensors"), {Tensor("a")});
   EXPECT_THAT(
       Checkpoint::Open(folder.path()),
-      StatusIs(kDamaged,
-               HasSubstr("model.safetensors.index.json: tensor \"b\": not in "
-                         "\"s1.safetensors\", where the index places it")));
+      StatusIs(kNotFound,
+               HasSubstr("model.safetensors.index.json: not found, but shards "
+                         "such as \"model-00001-of-00002.safetensors\"")));
 }
 
-TEST(CheckpointTest, RefusesATensorInTwoFiles) {
+TEST(CheckpointTest, OpensWithoutTheFilesThatNobodyAsksFor) {
   TempFolder folder;
   WriteShards(folder, R"({"weight_map": {"a": "s1.safetensors",
+                                         "c": "s3.safetensors"}})");
+  MOE_ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint,
+                           Checkpoint::Open(folder.path()));
+  EXPECT_THAT(checkpoint.names(), ElementsAre("a", "c"));
+  MOE_EXPECT_OK(checkpoint.Require("a", {DType::kF32}, {1, 2}));
+  EXPECT_TRUE(checkpoint.Contains("c"));
+  EXPECT_EQ(checkpoint.Find("c"), nullptr);
+  EXPECT_THAT(checkpoint.Require("c", {DType::kF32}, {1, 2}),
+              StatusIs(kNotFound,
+                       HasSubstr("\"s3.safetensors\": not found; "
+                                 "model.safetensors.index.json places tensor "
+                                 "\"c\" there")));
+}
+
+TEST(CheckpointTest, TheIndexMayNameTensorsThatThereAreNot) {
+  TempFolder folder;
+  WriteShards(folder, R"({"weight_map": {"a": "s1.safetensors",
+                                         "gone": "s1.safetensors"}})");
+  MOE_ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint,
+                           Checkpoint::Open(folder.path()));
+  EXPECT_FALSE(checkpoint.Contains("gone"));
+  EXPECT_THAT(
+      checkpoint.Require("gone", {DType::kF32}, {1, 2}),
+      StatusIs(kDamaged, HasSubstr("model.safetensors.index.json: tensor "
+                                   "\"gone\": not in \"s1.safetensors\", "
+                                   "where the index places it")));
+}
+
+TEST(CheckpointTest, TheIndexDecidesWhichCopyCounts) {
+  for (const char* chosen : {"s1.safetensors", "s2.safetensors"}) {
+    SCOPED_TRACE(chosen);
+    TempFolder folder;
+    WriteShards(folder, absl::StrCat(R"({"weight_map": {"a": ")", chosen,
+                                     R"(", "b": "s2.safetensors",
+                                         "c": "s1.safetensors"}})"));
+    WriteTensors(folder.File("s1.safetensors"), {Tensor("a", 1), Tensor("c")});
+    WriteTensors(folder.File("s2.safetensors"), {Tensor("a", 2), Tensor("b")});
+    MOE_ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint,
+                             Checkpoint::Open(folder.path()));
+    const TensorInfo* a = checkpoint.Find("a");
+    ASSERT_NE(a, nullptr);
+    EXPECT_EQ(checkpoint.Where(*a), absl::StrCat(chosen, ": tensor \"a\""));
+    EXPECT_EQ(checkpoint.tensors().size(), 3U);
+    EXPECT_EQ(checkpoint.total_bytes(), 24);
+  }
+}
+
+TEST(CheckpointTest, RefusesCopiesThatTheIndexDoesNotPlace) {
+  TempFolder folder;
+  WriteShards(folder, R"({"weight_map": {"c": "s1.safetensors",
                                          "b": "s2.safetensors"}})");
   WriteTensors(folder.File("s2.safetensors"), {Tensor("a"), Tensor("b")});
   EXPECT_THAT(Checkpoint::Open(folder.path()),

@@ -214,5 +214,38 @@ TEST(ConfigTest, OpensFiles) {
               StatusIs(kDamaged, HasSubstr("empty.json: not valid JSON")));
 }
 
+TEST(ConfigTest, WholeNumbersMayBeWrittenWithAPoint) {
+  MOE_ASSERT_OK_AND_ASSIGN(
+      const Config config,
+      Config::Parse(R"({"a": 8.0, "b": [1.0, 2], "c": 8.5, "d": 1e300})"));
+  EXPECT_EQ(*config.Int("a"), 8);
+  EXPECT_EQ(*config.Ints("b"), (std::vector<int64_t>{1, 2}));
+  EXPECT_THAT(config.Int("c"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("got 8.5")));
+  EXPECT_THAT(config.Int("d"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("d: want an integer")));
+}
+
+TEST(ConfigTest, TellsNullFromNothing) {
+  MOE_ASSERT_OK_AND_ASSIGN(const Config config,
+                           Config::Parse(R"({"a": null, "b": 1, "c": 1.0})"));
+  EXPECT_TRUE(config.IsNull("a"));
+  EXPECT_FALSE(config.IsNull("b"));
+  EXPECT_FALSE(config.IsNull("z"));
+  EXPECT_EQ(config.Text("z"), "nothing");
+  EXPECT_EQ(config.Text("b"), "1");
+  EXPECT_TRUE(config.SameValue("b", "c"));
+  EXPECT_FALSE(config.SameValue("a", "b"));
+  EXPECT_THAT(config.Keys(), ::testing::ElementsAre("a", "b", "c"));
+}
+
+TEST(ConfigTest, RefusesMoreValuesThanAnyFileHas) {
+  std::string text = R"({"a": [0)";
+  for (int i = 0; i < 4'000'000; ++i) text += ",0";
+  EXPECT_THAT(Config::Parse(text + "]}"),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("more than 4000000 values")));
+}
+
 }  // namespace
 }  // namespace moe

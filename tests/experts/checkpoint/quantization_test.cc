@@ -1,6 +1,7 @@
 #include "experts/checkpoint/quantization.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -114,6 +115,52 @@ TEST(QuantizationTest, NamesTheKeyThatIsWrong) {
   EXPECT_THAT(Parse(R"({"quantization_config":
                         {"quant_method": "awq", "version": 1}})"),
               invalid("quantization_config.version: want a string"));
+}
+
+TEST(QuantizationTest, WhatIsNotReadIsRefusedByMethodAndOption) {
+  const auto check = [](absl::string_view json) {
+    return CheckQuantization(*Config::Parse(json));
+  };
+  for (const char* fine :
+       {"{}", R"({"quantization_config": {"quant_method": "fp8",
+                                           "fmt": "e4m3"}})",
+        R"({"quantization_config": {"quant_method": "gptq", "bits": 4}})",
+        R"({"quantization_config": {"quant_method": "compressed-tensors",
+            "format": "pack-quantized", "transform_config": {},
+            "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}})",
+        R"({"quantization_config": {"quant_method": "modelopt",
+                                    "quant_algo": "FP8"}})"}) {
+    MOE_EXPECT_OK(check(fine));
+  }
+  const std::pair<const char*, const char*> refused[] = {
+      {R"({"quantization_config": {"quant_method": "quark"}})",
+       R"(config.json: quantization_config.quant_method: want "fp8" or )"},
+      {R"({"quantization_config": {"quant_method": "bitsandbytes"}})",
+       R"(got "bitsandbytes")"},
+      {R"({"compression_config": {"quant_method": "aqlm"}})",
+       "compression_config.quant_method: want"},
+      {R"({"quantization_config": {"quant_method": "compressed-tensors",
+                                   "format": "int-quantized"}})",
+       R"(quantization_config.format: want "pack-quantized" or )"},
+      {R"({"quantization_config": {"quant_method": "compressed-tensors",
+           "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}})",
+       "config_groups.group_0.weights.num_bits: want 4, got 8, from "
+       "quant_method \"compressed-tensors\""},
+      {R"({"quantization_config": {"quant_method": "compressed-tensors",
+           "transform_config": {"config_groups": {}}}})",
+       "quantization_config.transform_config: want nothing"},
+      {R"({"quantization_config": {"quant_method": "awq", "bits": 3}})",
+       "quantization_config.bits: want 4, got 3, from quant_method \"awq\""},
+      {R"({"quantization_config": {"quant_method": "modelopt",
+                                   "quant_algo": "NVFP4"}})",
+       R"(quantization_config.quant_algo: want "FP8", got "NVFP4")"},
+      {R"({"quantization": {"bits": 4, "group_size": 64}})",
+       "MLX has quantised these weights, to 4 bits in groups of 64"},
+  };
+  for (const auto& [json, message] : refused) {
+    EXPECT_THAT(check(json),
+                StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(message)));
+  }
 }
 
 }  // namespace
