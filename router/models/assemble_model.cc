@@ -166,8 +166,11 @@ absl::StatusOr<std::unique_ptr<Model>> AssembleModel(
   Assembler assembler(options, executor, loaded);
   std::vector<LayerSpec> specs;
   std::vector<ModelLayer> layers;
+  std::vector<std::string> doubts;
   for (size_t i = 0; i < opened.size(); ++i) {
     if (!IsHeld(spec.layers[i], options.part)) continue;
+    doubts.insert(doubts.end(), opened[i].doubts.begin(),
+                  opened[i].doubts.end());
     MOE_ASSIGN_OR_RETURN(
         ModelLayer layer,
         assembler.Assemble(spec.layers[i], std::move(opened[i])));
@@ -176,7 +179,7 @@ absl::StatusOr<std::unique_ptr<Model>> AssembleModel(
   }
   spec.layers = std::move(specs);
   return std::make_unique<Model>(std::move(spec), std::move(layers),
-                                 assembler.weights());
+                                 assembler.weights(), std::move(doubts));
 }
 
 }  // namespace moe

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -20,6 +21,7 @@ struct OpenedLayer {
   FfnLayerParts parts;  // all but the experts
   std::vector<StoredExpert> experts;
   std::vector<StoredExpert> shared_expert;
+  std::vector<std::string> doubts{};  // see Model::doubts
 };
 
 // The layers of `all` that were asked for, ascending; none asked for means all.

@@ -55,14 +55,14 @@ using ExpertHook = absl::Status (*)(const FamilyConfig& config,
 struct DenseBlock {
   Layouts layouts = {};
   absl::string_view d_ff = "intermediate_size";
-  // d_ff where the key is absent, as a multiple of d_model; 0: it must be
-  // there.
+  // d_ff where the key stands for nothing, as a multiple of d_model; 0: it must
+  // be there.
   int64_t d_ff_factor = 0;
   Flag bias = {};
 };
 
 // What every token visits besides its routed experts: one FFN as wide as
-// `count` of them, `d_ff` each. None where either key is absent or 0.
+// `count` of them, `d_ff` each. None where either is 0 or stands for nothing.
 struct SharedBlock {
   Layouts layouts = {};
   absl::string_view count = {};  // empty: 1
@@ -104,18 +104,30 @@ inline constexpr absl::string_view kDecoderLayer =
     "model.layers.{L}.|model.language_model.layers.{L}.|"
     "language_model.model.layers.{L}.|layers.{L}.";
 
+// An entry lists every key that says what its reference implementation
+// computes, read or held (RuleKey), with the values that the implementation's
+// configuration class takes for absent ones.
 struct Family {
   absl::string_view model_types = {};  // "a|b"
+  // What the implementation's class names start with, "a|b": a config that
+  // names another class is another model, whatever its model_type.
+  absl::string_view classes = {};
+  absl::Span<const RuleKey> keys = {};
   // Which side of an encoder-decoder model; those have an entry for each.
   absl::string_view part = {};
 
   absl::string_view layer = kDecoderLayer;  // what tensor names start with
   absl::string_view d_model = "hidden_size";
   absl::string_view num_layers = "num_hidden_layers";
+  // A list with an item per layer, which may be there instead of num_layers.
+  absl::string_view layer_list = {};
   LayerKindRule kind = AllRouted;
+  // Tensors among those of the FFN that don't belong to it, such as norms: what
+  // their names start with, "a|b".
+  absl::string_view beside = {};
 
-  absl::string_view activation = "hidden_act";  // empty: always the default
-  absl::string_view default_activation = "silu";
+  absl::string_view activation = "hidden_act";  // key, or empty:
+  absl::string_view constant_activation = {};
   absl::Status (*adjust)(const FamilyConfig& config,
                          ExpertSpec& expert) = nullptr;
 

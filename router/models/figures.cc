@@ -1,6 +1,7 @@
 #include "router/models/figures.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "experts/base/rounding.h"
@@ -37,6 +38,30 @@ int64_t PackedBytes(const ExpertSpec& expert, WeightFormat format) {
   return (expert.gated ? 2 : 1) * wide + down + biases * int64_t{sizeof(float)};
 }
 
+// Of some experts of a set.
+absl::StatusOr<int64_t> SetBytes(const Checkpoint& checkpoint,
+                                 const ExpertSetSpec& set, WeightFormat format,
+                                 absl::Span<const int32_t> ids) {
+  if (format != WeightFormat::kAuto) {
+    return static_cast<int64_t>(ids.size()) * PackedBytes(set.expert, format);
+  }
+  MOE_ASSIGN_OR_RETURN(const std::vector<StoredExpert> experts,
+                       OpenExperts(checkpoint, set, ids));
+  int64_t sum = 0;
+  for (const int32_t id : ids) {
+    const StoredExpert& expert = experts[static_cast<size_t>(id)];
+    for (size_t p = 0; p < kNumProjections; ++p) {
+      const auto projection = static_cast<Projection>(p);
+      if (projection == Projection::kGate && !set.expert.gated) continue;
+      sum += LayoutFor(format, expert.Weights(projection)).bytes();
+    }
+    for (const std::vector<float>& bias : expert.biases) {
+      sum += static_cast<int64_t>(bias.size() * sizeof(float));
+    }
+  }
+  return sum;
+}
+
 }  // namespace
 
 int64_t ConventionalWidth(int64_t d_model) { return 4 * d_model; }
@@ -56,35 +81,19 @@ TokenCost& TokenCost::operator+=(const TokenCost& other) {
 absl::StatusOr<int64_t> SetBytes(const Checkpoint& checkpoint,
                                  const ExpertSetSpec& set,
                                  WeightFormat format) {
-  if (format != WeightFormat::kAuto) {
-    return set.num_experts * PackedBytes(set.expert, format);
-  }
-  MOE_ASSIGN_OR_RETURN(const std::vector<StoredExpert> experts,
-                       OpenExperts(checkpoint, set));
-  int64_t sum = 0;
-  for (const StoredExpert& expert : experts) {
-    for (size_t p = 0; p < kNumProjections; ++p) {
-      const auto projection = static_cast<Projection>(p);
-      if (projection == Projection::kGate && !set.expert.gated) continue;
-      sum += LayoutFor(format, expert.Weights(projection)).bytes();
-    }
-    for (const std::vector<float>& bias : expert.biases) {
-      sum += static_cast<int64_t>(bias.size() * sizeof(float));
-    }
-  }
-  return sum;
+  std::vector<int32_t> all(static_cast<size_t>(set.num_experts));
+  std::iota(all.begin(), all.end(), 0);
+  return SetBytes(checkpoint, set, format, all);
 }
 
 absl::StatusOr<int64_t> LayerBytes(const Checkpoint& checkpoint,
                                    const LayerSpec& layer, WeightFormat format,
                                    const ModelPart& part) {
   if (part.shard() && !layer.rule) return 0;
+  const std::vector<int32_t> held =
+      layer.rule ? HeldExperts(layer, part) : std::vector<int32_t>{0};
   MOE_ASSIGN_OR_RETURN(int64_t sum,
-                       SetBytes(checkpoint, layer.experts, format));
-  if (layer.rule) {
-    sum = sum / layer.experts.num_experts *
-          static_cast<int64_t>(HeldExperts(layer, part).size());
-  }
+                       SetBytes(checkpoint, layer.experts, format, held));
   if (part.shard()) return sum;
   if (layer.shared_expert) {
     MOE_ASSIGN_OR_RETURN(const int64_t shared,

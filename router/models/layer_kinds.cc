@@ -1,11 +1,13 @@
 #include "router/models/layer_kinds.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "experts/base/status_macros.h"
+#include "experts/checkpoint/text.h"
 
 namespace moe {
 namespace {
@@ -24,8 +26,9 @@ absl::StatusOr<LayerKind> Switch(const FamilyConfig& config, int64_t layer,
   MOE_ASSIGN_OR_RETURN(std::optional<int64_t> step,
                        config.OptionalInt(step_key));
   if (!step) {
-    MOE_ASSIGN_OR_RETURN(const int64_t sparse, config.Int(count_key));
-    step = num_layers / sparse;
+    MOE_ASSIGN_OR_RETURN(const int64_t sparse,
+                         config.Int(count_key, /*layer=*/0, /*min=*/0));
+    step = num_layers / std::max<int64_t>(sparse, 1);
   }
   if (*step == 0) return LayerKind::kDense;
   return RoutedIf(*step == 1 || layer % *step == 1);
@@ -34,8 +37,36 @@ absl::StatusOr<LayerKind> Switch(const FamilyConfig& config, int64_t layer,
 absl::StatusOr<LayerKind> Nllb(const FamilyConfig& config, int64_t layer,
                                absl::string_view step_key) {
   MOE_ASSIGN_OR_RETURN(const int64_t step,
-                       config.IntOr(step_key, 4, /*layer=*/0, /*min=*/-1));
+                       config.Int(step_key, /*layer=*/0, /*min=*/-1));
   return RoutedIf(step > 0 && (layer + 1) % step == 0);
+}
+
+// The newer form of the same: a list of names, which alone says how many layers
+// there are.
+absl::StatusOr<std::optional<LayerKind>> NamedKind(const FamilyConfig& config,
+                                                   int64_t layer) {
+  constexpr char kKey[] = "layers_block_type";
+  if (!config.Has(kKey)) return std::optional<LayerKind>();
+  MOE_ASSIGN_OR_RETURN(const std::vector<std::string> kinds,
+                       config.Strings(kKey));
+  if (layer >= static_cast<int64_t>(kinds.size())) {
+    return config.Error(kKey, "an item for every layer",
+                        absl::StrCat(kinds.size(), " items"));
+  }
+  const std::string& kind = kinds[static_cast<size_t>(layer)];
+  if (kind == "moe") return LayerKind::kRouted;
+  if (kind == "mlp") return LayerKind::kDense;
+  for (const char* other : {"linear_attention", "full_attention", "mamba",
+                            "attention", "mamba2", "sliding_attention"}) {
+    if (kind == other) return LayerKind::kNoFfn;
+  }
+  return absl::UnimplementedError(
+      config
+          .Error(kKey,
+                 "items \"moe\", \"mlp\", \"linear_attention\" or "
+                 "\"full_attention\"",
+                 Quote(kind))
+          .message());
 }
 
 }  // namespace
@@ -53,11 +84,27 @@ absl::StatusOr<LayerKind> AllRouted(const FamilyConfig& /*config*/,
 absl::StatusOr<LayerKind> FirstDense(const FamilyConfig& config, int64_t layer,
                                      int64_t /*num_layers*/) {
   MOE_ASSIGN_OR_RETURN(const int64_t dense,
-                       config.IntOr("first_k_dense_replace", 0));
-  MOE_ASSIGN_OR_RETURN(
-      const int64_t step,
-      config.IntOr("moe_layer_freq", 1, /*layer=*/0, /*min=*/1));
+                       config.Int("first_k_dense_replace", 0, /*min=*/0));
+  MOE_ASSIGN_OR_RETURN(const int64_t step, config.Int("moe_layer_freq"));
   return RoutedIf(layer >= dense && layer % step == 0);
+}
+
+absl::StatusOr<LayerKind> ListedDense(const FamilyConfig& config, int64_t layer,
+                                      int64_t num_layers) {
+  constexpr char kKey[] = "mlp_layer_types";
+  if (!config.Has(kKey)) return FirstDense(config, layer, num_layers);
+  MOE_ASSIGN_OR_RETURN(const std::vector<std::string> kinds,
+                       config.Strings(kKey));
+  if (static_cast<int64_t>(kinds.size()) < num_layers) {
+    return config.Error(kKey, "an item for every layer",
+                        absl::StrCat(kinds.size(), " items"));
+  }
+  const std::string& kind = kinds[static_cast<size_t>(layer)];
+  if (kind == "sparse") return LayerKind::kRouted;
+  if (kind == "dense") return LayerKind::kDense;
+  return absl::UnimplementedError(
+      config.Error(kKey, "items \"dense\" or \"sparse\"", Quote(kind))
+          .message());
 }
 
 absl::StatusOr<LayerKind> NumDense(const FamilyConfig& config, int64_t layer,
@@ -69,9 +116,7 @@ absl::StatusOr<LayerKind> NumDense(const FamilyConfig& config, int64_t layer,
 
 absl::StatusOr<LayerKind> SparseStep(const FamilyConfig& config, int64_t layer,
                                      int64_t /*num_layers*/) {
-  MOE_ASSIGN_OR_RETURN(
-      const int64_t step,
-      config.IntOr("decoder_sparse_step", 1, /*layer=*/0, /*min=*/1));
+  MOE_ASSIGN_OR_RETURN(const int64_t step, config.Int("decoder_sparse_step"));
   MOE_ASSIGN_OR_RETURN(const std::vector<int64_t> dense,
                        config.Ints("mlp_only_layers"));
   return RoutedIf((layer + 1) % step == 0 && !Contains(dense, layer));
@@ -84,32 +129,27 @@ absl::StatusOr<LayerKind> Interleaved(const FamilyConfig& config, int64_t layer,
                          config.Ints("moe_layers"));
     return RoutedIf(Contains(routed, layer));
   }
-  MOE_ASSIGN_OR_RETURN(
-      const int64_t step,
-      config.IntOr("interleave_moe_layer_step", 1, /*layer=*/0, /*min=*/1));
+  MOE_ASSIGN_OR_RETURN(const int64_t step,
+                       config.Int("interleave_moe_layer_step"));
   return RoutedIf((layer + 1) % step == 0);
 }
 
 absl::StatusOr<LayerKind> Periodic(const FamilyConfig& config, int64_t layer,
                                    int64_t /*num_layers*/) {
   MOE_ASSIGN_OR_RETURN(const int64_t experts, config.Int("num_experts"));
-  MOE_ASSIGN_OR_RETURN(
-      const int64_t period,
-      config.IntOr("expert_layer_period", 2, /*layer=*/0, /*min=*/1));
+  MOE_ASSIGN_OR_RETURN(const int64_t period, config.Int("expert_layer_period"));
   MOE_ASSIGN_OR_RETURN(const int64_t offset,
-                       config.IntOr("expert_layer_offset", 1));
+                       config.Int("expert_layer_offset", 0, /*min=*/0));
   return RoutedIf(experts > 1 && layer % period == offset);
 }
 
 absl::StatusOr<LayerKind> Ranged(const FamilyConfig& config, int64_t layer,
                                  int64_t num_layers) {
-  MOE_ASSIGN_OR_RETURN(
-      const int64_t step,
-      config.IntOr("moe_layer_interval", 1, /*layer=*/0, /*min=*/1));
+  MOE_ASSIGN_OR_RETURN(const int64_t step, config.Int("moe_layer_interval"));
   MOE_ASSIGN_OR_RETURN(const int64_t first,
-                       config.IntOr("moe_layer_start_index", 1));
-  MOE_ASSIGN_OR_RETURN(int64_t last, config.IntOr("moe_layer_end_index", -1,
-                                                  /*layer=*/0, /*min=*/-1));
+                       config.Int("moe_layer_start_index", 0, /*min=*/0));
+  MOE_ASSIGN_OR_RETURN(int64_t last,
+                       config.Int("moe_layer_end_index", 0, /*min=*/-1));
   if (last < 0) last = num_layers - 1;
   return RoutedIf((layer + 1) % step == 0 && layer >= first && layer <= last);
 }
@@ -117,19 +157,38 @@ absl::StatusOr<LayerKind> Ranged(const FamilyConfig& config, int64_t layer,
 absl::StatusOr<LayerKind> Pattern(const FamilyConfig& config, int64_t layer,
                                   int64_t num_layers) {
   constexpr char kKey[] = "hybrid_override_pattern";
-  MOE_ASSIGN_OR_RETURN(const std::string pattern, config.StringOr(kKey, ""));
+  MOE_ASSIGN_OR_RETURN(const std::optional<LayerKind> named,
+                       NamedKind(config, layer));
+  if (named && !config.Has(kKey)) return *named;
+  MOE_ASSIGN_OR_RETURN(const std::string pattern, config.String(kKey));
   if (static_cast<int64_t>(pattern.size()) != num_layers) {
     return config.Error(kKey, absl::StrCat(num_layers, " letters"),
                         absl::StrCat(pattern.size()));
   }
-  switch (pattern[static_cast<size_t>(layer)]) {
+  LayerKind kind = LayerKind::kNoFfn;
+  const char letter = pattern[static_cast<size_t>(layer)];
+  switch (letter) {
     case 'E':
-      return LayerKind::kRouted;
+      kind = LayerKind::kRouted;
+      break;
     case '-':
-      return LayerKind::kDense;
-    default:  // M: state space, *: attention
-      return LayerKind::kNoFfn;
+      kind = LayerKind::kDense;
+      break;
+    case 'M':  // state space
+    case '*':  // attention
+      break;
+    default:
+      return absl::UnimplementedError(
+          config
+              .Error(kKey, "letters E, -, M or *",
+                     Quote(absl::string_view(&letter, 1)))
+              .message());
   }
+  if (named && *named != kind) {
+    return config.Error(kKey, "what layers_block_type says",
+                        absl::StrCat("another kind of layer ", layer));
+  }
+  return kind;
 }
 
 absl::StatusOr<LayerKind> SwitchEncoder(const FamilyConfig& config,

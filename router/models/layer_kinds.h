@@ -17,7 +17,8 @@ enum class LayerKind : uint8_t { kNoFfn, kDense, kRouted };
 
 // The kind of layer `layer` of `num_layers`.
 //
-// Errors: INVALID_ARGUMENT naming the key.
+// Errors: INVALID_ARGUMENT naming the key; UNIMPLEMENTED for a kind that is not
+// known.
 using LayerKindRule = absl::StatusOr<LayerKind> (*)(const FamilyConfig& config,
                                                     int64_t layer,
                                                     int64_t num_layers);
@@ -26,6 +27,9 @@ absl::StatusOr<LayerKind> AllDense(const FamilyConfig&, int64_t, int64_t);
 absl::StatusOr<LayerKind> AllRouted(const FamilyConfig&, int64_t, int64_t);
 // first_k_dense_replace, moe_layer_freq: DeepSeek and its heirs.
 absl::StatusOr<LayerKind> FirstDense(const FamilyConfig&, int64_t, int64_t);
+// mlp_layer_types, "dense" or "sparse" for each layer, or as FirstDense: later
+// heirs.
+absl::StatusOr<LayerKind> ListedDense(const FamilyConfig&, int64_t, int64_t);
 // num_dense_layers: LFM2.
 absl::StatusOr<LayerKind> NumDense(const FamilyConfig&, int64_t, int64_t);
 // decoder_sparse_step, mlp_only_layers: the Qwen line.
@@ -36,7 +40,8 @@ absl::StatusOr<LayerKind> Interleaved(const FamilyConfig&, int64_t, int64_t);
 absl::StatusOr<LayerKind> Periodic(const FamilyConfig&, int64_t, int64_t);
 // moe_layer_interval, moe_layer_start_index, moe_layer_end_index: ERNIE.
 absl::StatusOr<LayerKind> Ranged(const FamilyConfig&, int64_t, int64_t);
-// hybrid_override_pattern, a letter per layer: Nemotron-H.
+// hybrid_override_pattern, a letter per layer, or layers_block_type, a name per
+// layer: Nemotron-H.
 absl::StatusOr<LayerKind> Pattern(const FamilyConfig&, int64_t, int64_t);
 // encoder_sparse_step or num_sparse_encoder_layers, and the same of the
 // decoder: Switch Transformers.

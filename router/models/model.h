@@ -35,8 +35,11 @@ struct ModelLayer {
 class Model {
  public:
   Model(ModelSpec spec, std::vector<ModelLayer> layers,
-        const WeightsBytes& weights)
-      : spec_(std::move(spec)), layers_(std::move(layers)), weights_(weights) {}
+        const WeightsBytes& weights, std::vector<std::string> doubts = {})
+      : spec_(std::move(spec)),
+        layers_(std::move(layers)),
+        weights_(weights),
+        doubts_(std::move(doubts)) {}
 
   const ModelSpec& spec() const { return spec_; }
   // As spec().layers, in the same order.
@@ -44,11 +47,16 @@ class Model {
   // Memory of all weights.
   const WeightsBytes& weights() const { return weights_; }
   int64_t weights_bytes() const { return weights_.total(); }
+  // What was odd about the checkpoint though it could be loaded, a line each:
+  // routers that hold NaN or Inf, which make rows of NaN. For whoever looks
+  // after the model.
+  const std::vector<std::string>& doubts() const { return doubts_; }
 
  private:
   ModelSpec spec_;
   std::vector<ModelLayer> layers_;
   WeightsBytes weights_;
+  std::vector<std::string> doubts_;
 };
 
 // The experts of a routed layer, of which some are elsewhere.

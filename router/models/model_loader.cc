@@ -1,5 +1,7 @@
 // From the description of a model to the model in memory.
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +16,23 @@
 namespace moe {
 namespace {
 
+bool AllFinite(absl::Span<const float> values) {
+  return std::all_of(values.begin(), values.end(),
+                     [](float value) { return std::isfinite(value); });
+}
+
+// Adds a line if there is NaN or Inf in what decides about experts.
+void Doubt(const std::string& tensor, absl::Span<const float> values,
+           std::vector<std::string>& doubts) {
+  if (AllFinite(values)) return;
+  doubts.push_back(absl::StrCat("tensor ", Quote(tensor),
+                                ": want finite numbers, got NaN or Inf; "
+                                "every row will be routed by them"));
+}
+
 absl::StatusOr<Linear> LoadLinear(const Checkpoint& checkpoint,
-                                  const LinearSpec& spec) {
+                                  const LinearSpec& spec,
+                                  std::vector<std::string>& doubts) {
   MOE_ASSIGN_OR_RETURN(const StoredMatrix stored,
                        OpenMatrix(checkpoint, spec.weight, spec.out, spec.in));
   AlignedBuffer<float> weights(spec.out * spec.in);
@@ -24,35 +41,50 @@ absl::StatusOr<Linear> LoadLinear(const Checkpoint& checkpoint,
                 absl::MakeSpan(weights.data() + row * spec.in,
                                static_cast<size_t>(spec.in)));
   }
+  Doubt(spec.weight,
+        absl::MakeConstSpan(weights.data(),
+                            static_cast<size_t>(spec.out * spec.in)),
+        doubts);
   std::vector<float> bias;
   if (!spec.bias.empty()) {
     MOE_ASSIGN_OR_RETURN(bias, ReadVector(checkpoint, spec.bias, spec.out));
+    Doubt(spec.bias, bias, doubts);
   }
   return Linear(ConstMatrix(weights.data(), spec.out, spec.in), bias);
 }
 
 absl::StatusOr<OpenedLayer> OpenLayer(const Checkpoint& checkpoint,
-                                      const LayerSpec& spec) {
+                                      const LayerSpec& spec,
+                                      const ModelPart& part) {
   OpenedLayer layer;
   FfnLayerParts& parts = layer.parts;
   parts.rule = spec.rule;
+  if (part.shard()) {
+    // Nothing but its experts: it need not have the files of the rest.
+    if (!spec.rule) return layer;
+    MOE_ASSIGN_OR_RETURN(layer.experts, OpenExperts(checkpoint, spec.experts,
+                                                    HeldExperts(spec, part)));
+    return layer;
+  }
+  const auto linear = [&](const LinearSpec& one) {
+    return LoadLinear(checkpoint, one, layer.doubts);
+  };
   if (spec.rule) {
-    MOE_ASSIGN_OR_RETURN(parts.gate, LoadLinear(checkpoint, spec.gate));
+    MOE_ASSIGN_OR_RETURN(parts.gate, linear(spec.gate));
   }
   if (!spec.selection_bias.empty()) {
     MOE_ASSIGN_OR_RETURN(
         parts.selection_bias,
         ReadVector(checkpoint, spec.selection_bias, spec.rule->num_experts));
+    Doubt(spec.selection_bias, parts.selection_bias, layer.doubts);
   }
   if (spec.latent_in) {
-    MOE_ASSIGN_OR_RETURN(parts.latent_in,
-                         LoadLinear(checkpoint, *spec.latent_in));
-    MOE_ASSIGN_OR_RETURN(parts.latent_out,
-                         LoadLinear(checkpoint, *spec.latent_out));
+    MOE_ASSIGN_OR_RETURN(parts.latent_in, linear(*spec.latent_in));
+    MOE_ASSIGN_OR_RETURN(parts.latent_out, linear(*spec.latent_out));
   }
   if (spec.shared_expert_gate) {
     MOE_ASSIGN_OR_RETURN(parts.shared_expert_gate,
-                         LoadLinear(checkpoint, *spec.shared_expert_gate));
+                         linear(*spec.shared_expert_gate));
   }
   MOE_ASSIGN_OR_RETURN(layer.experts, OpenExperts(checkpoint, spec.experts));
   if (spec.shared_expert) {
@@ -121,7 +153,8 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
   std::vector<OpenedLayer> opened;
   LoadProgress bytes;
   for (const LayerSpec& layer : spec.layers) {
-    absl::StatusOr<OpenedLayer> open = OpenLayer(checkpoint, layer);
+    absl::StatusOr<OpenedLayer> open =
+        OpenLayer(checkpoint, layer, options.part);
     if (!open.ok()) return WithQuantMethod(open.status(), checkpoint.config());
     bytes.total_bytes += BytesToLoad(layer, *open, options.part);
     opened.push_back(*std::move(open));

@@ -3,22 +3,28 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "experts/base/status_macros.h"
+#include "experts/checkpoint/quantization.h"
 #include "experts/checkpoint/text.h"
+#include "router/models/evidence.h"
 #include "router/models/family.h"
 #include "router/models/family_config.h"
 #include "router/models/layer_kinds.h"
+#include "router/models/layer_tensors.h"
 #include "router/models/open_experts.h"
 
 namespace moe {
 namespace {
+
+// Several times the largest of any model. Products of two such numbers, 1024
+// experts and as many layers stay below 2^63.
+constexpr int64_t kMaxWidth = int64_t{1} << 19;
+constexpr int64_t kMaxLayers = 1024;
 
 // Applies one entry of the table to one checkpoint.
 class Describer {
@@ -28,7 +34,8 @@ class Describer {
       : checkpoint_(checkpoint),
         config_(config),
         family_(family),
-        layer_pattern_(ChooseLayerPattern()) {}
+        layer_pattern_(ChooseLayerPattern()),
+        last_layer_(LastLayer(layer_pattern_)) {}
 
   // Whether there is a tensor of some layer.
   bool AnyLayer() const { return AnyLayer(layer_pattern_); }
@@ -36,19 +43,33 @@ class Describer {
   absl::StatusOr<ModelSpec> Describe() {
     ModelSpec model;
     model.part = std::string(family_.part);
-    MOE_ASSIGN_OR_RETURN(model.d_model, config_.Int(family_.d_model));
+    MOE_RETURN_IF_ERROR(config_.Check());
+    MOE_ASSIGN_OR_RETURN(model.d_model, Width(family_.d_model));
     d_model_ = model.d_model;
-    MOE_ASSIGN_OR_RETURN(model.num_layers, config_.Int(family_.num_layers));
+    MOE_ASSIGN_OR_RETURN(model.num_layers, NumLayers());
     for (int64_t index = 0; index < model.num_layers; ++index) {
       layer_ = index;
       MOE_ASSIGN_OR_RETURN(const LayerKind kind,
                            family_.kind(config_, index, model.num_layers));
-      if (kind == LayerKind::kNoFfn) continue;
+      if (kind == LayerKind::kNoFfn) {
+        MOE_RETURN_IF_ERROR(CheckNoFfn(checkpoint_, family_, InLayer("")));
+        continue;
+      }
+      if (index > last_layer_) {
+        return config_.Error(
+            family_.num_layers,
+            absl::StrCat("at most ", last_layer_ + 1,
+                         ", the layers that the checkpoint has tensors of"),
+            absl::StrCat(model.num_layers));
+      }
       LayerSpec layer;
       layer.index = static_cast<int>(index);
       layer.d_model = d_model_;
       MOE_RETURN_IF_ERROR(kind == LayerKind::kRouted ? DescribeRouted(layer)
                                                      : DescribeDense(layer));
+      MOE_RETURN_IF_ERROR(CheckStatedRules(config_, layer));
+      MOE_RETURN_IF_ERROR(
+          CheckAllRead(checkpoint_, family_, InLayer(""), layer));
       model.layers.push_back(std::move(layer));
     }
     if (model.layers.empty()) {
@@ -60,15 +81,21 @@ class Describer {
  private:
   // ---- Names ----
 
-  bool AnyLayer(absl::string_view pattern) const {
+  // The highest number of a layer that there is a tensor of, or -1.
+  int64_t LastLayer(absl::string_view pattern) const {
     const absl::string_view stem = pattern.substr(0, pattern.find("{L}"));
-    const auto tensors = checkpoint_.tensors();
-    return std::any_of(
-        tensors.begin(), tensors.end(), [&](const TensorInfo* tensor) {
-          absl::string_view name = tensor->name;
-          return absl::ConsumePrefix(&name, stem) && !name.empty() &&
-                 absl::ascii_isdigit(static_cast<unsigned char>(name[0]));
-        });
+    int64_t last = -1;
+    for (absl::string_view name : checkpoint_.names()) {
+      if (!absl::ConsumePrefix(&name, stem)) continue;
+      int64_t layer = 0;
+      if (absl::SimpleAtoi(name.substr(0, name.find('.')), &layer)) {
+        last = std::max(last, layer);
+      }
+    }
+    return last;
+  }
+  bool AnyLayer(absl::string_view pattern) const {
+    return LastLayer(pattern) >= 0;
   }
 
   absl::string_view ChooseLayerPattern() const {
@@ -100,12 +127,69 @@ class Describer {
     return ExpertTensor(InLayer(pattern.tensor), expert);
   }
 
-  const Layout& ChooseLayout(const Layouts& layouts) const {
+  // Whether the stack of down_proj, if there is a plain one, has this shape:
+  // some layouts have the same names.
+  bool FitsShape(const TensorPattern& down, int64_t d_model,
+                 int64_t d_ff) const {
+    if (down.stacking != Stacking::kStacked) return true;
+    const TensorInfo* tensor = checkpoint_.Find(NameOf(down, 0));
+    if (tensor == nullptr || tensor->shape.size() != 3) return true;
+    const bool turned = down.order == StoredOrder::kInOut;
+    return tensor->shape[1] == (turned ? d_ff : d_model) &&
+           tensor->shape[2] == (turned ? d_model : d_ff);
+  }
+
+  const Layout& ChooseLayout(const Layouts& layouts, int64_t d_model,
+                             int64_t d_ff) const {
+    const Layout* named = nullptr;
     for (const Layout* layout : layouts) {
       if (layout == nullptr) break;
-      if (HasMatrix(checkpoint_, NameOf(layout->up, 0))) return *layout;
+      if (!HasMatrix(checkpoint_, NameOf(layout->up, 0))) continue;
+      if (FitsShape(layout->down, d_model, d_ff)) return *layout;
+      if (named == nullptr) named = layout;
     }
-    return *layouts.front();
+    return named != nullptr ? *named : *layouts.front();
+  }
+
+  // ---- Numbers ----
+  //
+  // Everything that follows is sized by them.
+
+  // One that is below what any file holds, whatever the products of several.
+  absl::StatusOr<int64_t> Width(absl::string_view key, int64_t min = 1) const {
+    MOE_ASSIGN_OR_RETURN(const int64_t width, config_.Int(key, layer_, min));
+    MOE_RETURN_IF_ERROR(CheckWidth(key, width));
+    return width;
+  }
+  absl::Status CheckWidth(absl::string_view key, int64_t width) const {
+    if (width <= kMaxWidth) return absl::OkStatus();
+    return config_.Error(key, absl::StrCat("at most ", kMaxWidth),
+                         absl::StrCat(width));
+  }
+
+  absl::StatusOr<int64_t> NumLayers() const {
+    int64_t listed = 0;
+    if (!family_.layer_list.empty()) {
+      MOE_ASSIGN_OR_RETURN(const std::vector<std::string> list,
+                           config_.Strings(family_.layer_list));
+      listed = static_cast<int64_t>(list.size());
+    }
+    const bool named = listed == 0 || config_.Has(family_.num_layers);
+    MOE_ASSIGN_OR_RETURN(const int64_t layers,
+                         named ? config_.Int(family_.num_layers)
+                               : absl::StatusOr<int64_t>(listed));
+    if (layers > kMaxLayers && last_layer_ >= kMaxLayers) {
+      return config_.Error(family_.num_layers,
+                           absl::StrCat("at most ", kMaxLayers),
+                           absl::StrCat(layers));
+    }
+    if (listed > 0 && listed != layers) {
+      return config_.Error(
+          family_.num_layers,
+          absl::StrCat(listed, ", as ", family_.layer_list, " has"),
+          absl::StrCat(layers));
+    }
+    return layers;
   }
 
   // ---- Experts ----
@@ -114,8 +198,8 @@ class Describer {
     MOE_ASSIGN_OR_RETURN(
         const std::string name,
         family_.activation.empty()
-            ? std::string(family_.default_activation)
-            : config_.StringOr(family_.activation, family_.default_activation));
+            ? absl::StatusOr<std::string>(family_.constant_activation)
+            : config_.String(family_.activation));
     const absl::StatusOr<Activation> activation = ParseActivation(name);
     if (!activation.ok()) {
       return absl::UnimplementedError(
@@ -133,7 +217,7 @@ class Describer {
                                                 int64_t num_experts,
                                                 int64_t d_model, int64_t d_ff,
                                                 const Flag& bias) const {
-    const Layout& layout = ChooseLayout(layouts);
+    const Layout& layout = ChooseLayout(layouts, d_model, d_ff);
     ExpertSetSpec set;
     set.num_experts = num_experts;
     set.expert.d_model = d_model;
@@ -167,12 +251,11 @@ class Describer {
           absl::StrCat("config.json: layer ", layer_,
                        " is dense: not supported for ", family_.model_types));
     }
-    MOE_ASSIGN_OR_RETURN(
-        const int64_t d_ff,
-        dense.d_ff_factor > 0
-            ? config_.IntOr(dense.d_ff, dense.d_ff_factor * d_model_, layer_,
-                            /*min=*/1)
-            : config_.Int(dense.d_ff, layer_));
+    int64_t d_ff = dense.d_ff_factor * d_model_;
+    const bool named = !dense.d_ff.empty() && config_.Has(dense.d_ff);
+    if (dense.d_ff_factor == 0 || named) {
+      MOE_ASSIGN_OR_RETURN(d_ff, Width(dense.d_ff));
+    }
     MOE_ASSIGN_OR_RETURN(layer.experts,
                          DescribeExperts(dense.layouts, /*num_experts=*/1,
                                          d_model_, d_ff, dense.bias));
@@ -195,11 +278,13 @@ class Describer {
   absl::StatusOr<RoutingRule> DescribeRule() const {
     const RoutedBlock& block = family_.routed;
     RoutingRule rule = block.rule;
-    MOE_ASSIGN_OR_RETURN(rule.num_experts,
-                         config_.Int(block.num_experts, layer_));
+    MOE_ASSIGN_OR_RETURN(rule.num_experts, Width(block.num_experts));
     if (!block.num_identity_experts.empty()) {
-      MOE_ASSIGN_OR_RETURN(rule.num_identity_experts,
-                           config_.IntOr(block.num_identity_experts, 0));
+      MOE_ASSIGN_OR_RETURN(const std::optional<int64_t> identity_experts,
+                           config_.OptionalInt(block.num_identity_experts));
+      rule.num_identity_experts = identity_experts.value_or(0);
+      MOE_RETURN_IF_ERROR(
+          CheckWidth(block.num_identity_experts, rule.num_identity_experts));
       rule.num_experts += rule.num_identity_experts;
     }
     if (!block.top_k.empty()) {
@@ -209,18 +294,17 @@ class Describer {
                          config_.Bool(block.renormalize));
     if (!renormalize) rule.renormalize = Renormalize::kNone;
     if (!block.scale.empty()) {
-      MOE_ASSIGN_OR_RETURN(const double scale,
-                           config_.DoubleOr(block.scale, 1.0));
+      MOE_ASSIGN_OR_RETURN(const double scale, config_.Double(block.scale));
       rule.scale = static_cast<float>(scale);
     }
     if (!block.num_groups.empty()) {
-      MOE_ASSIGN_OR_RETURN(const int64_t groups,
-                           config_.IntOr(block.num_groups, 1));
-      MOE_ASSIGN_OR_RETURN(const int64_t top_groups,
-                           config_.IntOr(block.top_groups, 1));
+      MOE_ASSIGN_OR_RETURN(const std::optional<int64_t> groups,
+                           config_.OptionalInt(block.num_groups));
+      MOE_ASSIGN_OR_RETURN(const std::optional<int64_t> top_groups,
+                           config_.OptionalInt(block.top_groups));
       // 0 stands for no grouping, too.
-      rule.num_groups = std::max<int64_t>(groups, 1);
-      rule.top_groups = rule.num_groups == 1 ? 1 : top_groups;
+      rule.num_groups = std::max<int64_t>(groups.value_or(1), 1);
+      rule.top_groups = rule.num_groups == 1 ? 1 : top_groups.value_or(1);
     }
     if (block.adjust != nullptr) {
       MOE_RETURN_IF_ERROR(block.adjust(config_, rule));
@@ -248,12 +332,26 @@ class Describer {
     return status;
   }
 
+  // Some writers put weights of identity experts, which have none, at the end
+  // of a stack.
+  void SkipIdentityExperts(const RoutingRule& rule, ExpertSetSpec& set) const {
+    for (ProjectionSpec& projection : set.projections) {
+      if (projection.stacking != Stacking::kStacked) continue;
+      const TensorInfo* tensor = checkpoint_.Find(projection.tensor);
+      if (tensor != nullptr && !tensor->shape.empty() &&
+          tensor->shape[0] == rule.num_experts) {
+        projection.unused_experts = rule.num_identity_experts;
+      }
+    }
+  }
+
   // Refuses files with more experts than the config says; fewer are missed when
   // they are opened.
-  absl::Status CheckNumExperts(const ExpertSetSpec& experts) const {
+  absl::Status CheckNumExperts(const ExpertSetSpec& experts,
+                               int64_t num_identity_experts) const {
     const std::string beyond = ExpertTensor(
         experts.projections[static_cast<size_t>(Projection::kUp)].tensor,
-        experts.num_experts);
+        experts.num_experts + num_identity_experts);
     const bool separate =
         experts.projections[static_cast<size_t>(Projection::kUp)].stacking ==
         Stacking::kSeparate;
@@ -270,11 +368,14 @@ class Describer {
     if (shared.layouts.front() == nullptr) return absl::OkStatus();
     int64_t count = 1;
     if (!shared.count.empty()) {
-      MOE_ASSIGN_OR_RETURN(count, config_.IntOr(shared.count, 0, layer_));
+      MOE_ASSIGN_OR_RETURN(const std::optional<int64_t> stated,
+                           config_.OptionalInt(shared.count, layer_));
+      count = stated.value_or(0);
+      MOE_RETURN_IF_ERROR(CheckWidth(shared.count, count));
     }
-    MOE_ASSIGN_OR_RETURN(const int64_t d_ff,
-                         config_.IntOr(shared.d_ff, 0, layer_));
+    MOE_ASSIGN_OR_RETURN(const int64_t d_ff, Width(shared.d_ff, /*min=*/0));
     if (count == 0 || d_ff == 0) return absl::OkStatus();
+    MOE_RETURN_IF_ERROR(CheckWidth(shared.d_ff, count * d_ff));
     MOE_ASSIGN_OR_RETURN(
         layer.shared_expert,
         DescribeExperts(shared.layouts, /*num_experts=*/1, d_model_,
@@ -300,8 +401,10 @@ class Describer {
 
     int64_t width = d_model_;
     if (!block.latent.empty()) {
-      MOE_ASSIGN_OR_RETURN(const int64_t latent,
-                           config_.IntOr(block.latent, 0));
+      MOE_ASSIGN_OR_RETURN(const std::optional<int64_t> stated,
+                           config_.OptionalInt(block.latent));
+      const int64_t latent = stated.value_or(0);
+      MOE_RETURN_IF_ERROR(CheckWidth(block.latent, latent));
       if (latent > 0) {
         MOE_ASSIGN_OR_RETURN(const bool bias, config_.Bool(block.bias));
         layer.latent_in =
@@ -311,12 +414,13 @@ class Describer {
         width = latent;
       }
     }
-    MOE_ASSIGN_OR_RETURN(const int64_t d_ff, config_.Int(block.d_ff, layer_));
+    MOE_ASSIGN_OR_RETURN(const int64_t d_ff, Width(block.d_ff));
     MOE_ASSIGN_OR_RETURN(
         layer.experts,
         DescribeExperts(block.layouts, layer.rule->num_ffn_experts(), width,
                         d_ff, block.bias));
-    MOE_RETURN_IF_ERROR(CheckNumExperts(layer.experts));
+    MOE_RETURN_IF_ERROR(
+        CheckNumExperts(layer.experts, layer.rule->num_identity_experts));
     return DescribeShared(layer);
   }
 
@@ -324,36 +428,10 @@ class Describer {
   const FamilyConfig& config_;
   const Family& family_;
   const absl::string_view layer_pattern_;
+  const int64_t last_layer_;
   int64_t d_model_ = 0;
   int64_t layer_ = 0;
 };
-
-std::vector<absl::string_view> ModelTypes(const Family& family) {
-  return absl::StrSplit(family.model_types, '|');
-}
-
-std::vector<const Family*> FindFamilies(absl::string_view model_type) {
-  std::vector<const Family*> found;
-  for (const Family& family : Families()) {
-    const std::vector<absl::string_view> types = ModelTypes(family);
-    if (std::find(types.begin(), types.end(), model_type) != types.end()) {
-      found.push_back(&family);
-    }
-  }
-  return found;
-}
-
-std::string SupportedModelTypes() {
-  std::vector<absl::string_view> types;
-  for (const Family& family : Families()) {
-    for (const absl::string_view type : ModelTypes(family)) {
-      types.push_back(type);
-    }
-  }
-  std::sort(types.begin(), types.end());
-  types.erase(std::unique(types.begin(), types.end()), types.end());
-  return absl::StrJoin(types, ", ");
-}
 
 }  // namespace
 
@@ -399,18 +477,11 @@ absl::StatusOr<std::vector<ModelSpec>> DescribeModels(
   MOE_ASSIGN_OR_RETURN(const std::optional<Config> text,
                        top.OptionalSection("text_config"));
   const Config& config = text && text->Has("model_type") ? *text : top;
+  MOE_ASSIGN_OR_RETURN(const std::vector<const Family*> families,
+                       ChooseFamilies(top, config));
+  MOE_RETURN_IF_ERROR(CheckQuantization(top));
   MOE_ASSIGN_OR_RETURN(const std::string named, config.String("model_type"));
-  const absl::string_view model_type = absl::StripSuffix(named, "_text");
-
-  const std::vector<const Family*> families = FindFamilies(model_type);
-  if (families.empty()) {
-    return absl::UnimplementedError(
-        config
-            .Error("model_type", absl::StrCat("one of ", SupportedModelTypes()),
-                   Quote(named))
-            .message());
-  }
-  const FamilyConfig family_config(config);
+  const FamilyConfig family_config(config, families.front()->keys);
   std::vector<Describer> sides;
   for (const Family* family : families) {
     Describer side(checkpoint, family_config, *family);
@@ -423,7 +494,7 @@ absl::StatusOr<std::vector<ModelSpec>> DescribeModels(
   std::vector<ModelSpec> models;
   for (Describer& side : sides) {
     MOE_ASSIGN_OR_RETURN(ModelSpec model, side.Describe());
-    model.family = std::string(model_type);
+    model.family = std::string(absl::StripSuffix(named, "_text"));
     models.push_back(std::move(model));
   }
   return models;

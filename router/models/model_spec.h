@@ -46,6 +46,9 @@ struct ProjectionSpec {
   Stacking stacking = Stacking::kSeparate;
   StoredOrder order = StoredOrder::kOutIn;  // of the last two dimensions
   Part part = Part::kAll;
+  // kStacked: how many more than the set's experts are in the stack, at its
+  // end.
+  int64_t unused_experts = 0;
 };
 
 // "X.bias" for "X.weight", "X_bias" for a bare parameter "X".

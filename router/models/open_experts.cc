@@ -1,5 +1,6 @@
 #include "router/models/open_experts.h"
 
+#include <numeric>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -43,9 +44,10 @@ absl::StatusOr<StoredMatrix> OpenStacked(const Checkpoint& checkpoint,
       return OpenMatrix(checkpoint, ExpertTensor(spec.tensor, expert), rows,
                         cols, spec.order);
     case Stacking::kStacked: {
-      MOE_ASSIGN_OR_RETURN(const StoredStack stack,
-                           OpenStack(checkpoint, spec.tensor, num_experts, rows,
-                                     cols, spec.order));
+      MOE_ASSIGN_OR_RETURN(
+          const StoredStack stack,
+          OpenStack(checkpoint, spec.tensor, num_experts + spec.unused_experts,
+                    rows, cols, spec.order));
       return stack[expert];
     }
     case Stacking::kFlat: {
@@ -91,8 +93,16 @@ bool HasMatrix(const Checkpoint& checkpoint, absl::string_view name) {
 
 absl::StatusOr<std::vector<StoredExpert>> OpenExperts(
     const Checkpoint& checkpoint, const ExpertSetSpec& set) {
+  std::vector<int32_t> all(static_cast<size_t>(set.num_experts));
+  std::iota(all.begin(), all.end(), 0);
+  return OpenExperts(checkpoint, set, all);
+}
+
+absl::StatusOr<std::vector<StoredExpert>> OpenExperts(
+    const Checkpoint& checkpoint, const ExpertSetSpec& set,
+    absl::Span<const int32_t> ids) {
   std::vector<StoredExpert> experts(static_cast<size_t>(set.num_experts));
-  for (int64_t e = 0; e < set.num_experts; ++e) {
+  for (const int32_t e : ids) {
     StoredExpert& expert = experts[static_cast<size_t>(e)];
     for (size_t p = 0; p < kNumProjections; ++p) {
       const auto projection = static_cast<Projection>(p);

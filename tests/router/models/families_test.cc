@@ -2,6 +2,7 @@
 // the same parameters, what it refuses, and the families that have no recorded
 // vectors.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
@@ -546,7 +547,7 @@ TEST(FamiliesTest, Ling2RoutesBySigmoidInGroups) {
     parts.config["n_group"] = 4;
     parts.config["topk_group"] = 2;
     parts.config["routed_scaling_factor"] = 2.5;
-    parts.config["norm_topk_prob"] = false;  // not read
+    parts.config["norm_topk_prob"] = true;  // the only one that is computed
     AddTensor(parts, "model.layers.1.mlp.gate.expert_bias", {kExperts}, 7,
               0.5F);
     const Vector bias =
@@ -750,7 +751,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "relu", "config.json: feed_forward_proj: want"),
         ConfigRefusal("MoreChoicesThanOne", "switch_transformers-a",
                       "/num_selected_experts", 2,
-                      "config.json: num_selected_experts: want 1, got 2"),
+                      "config.json: num_selected_experts: want 1, got 2",
+                      kUnimplemented),
         ConfigRefusal("MoreExpertsThanTheFile", "mixtral-a",
                       "/num_local_experts", 9,
                       "\"model.layers.0.block_sparse_moe.gate.weight\": want"),
@@ -770,13 +772,102 @@ INSTANTIATE_TEST_SUITE_P(
                       "feed_forward.experts.gate_up_proj\": want"),
         ConfigRefusal("MoreLayersThanTheFile", "mixtral-a",
                       "/num_hidden_layers", 3,
-                      "\"model.layers.2.block_sparse_moe.gate.weight\"",
-                      kNotFound),
+                      "config.json: num_hidden_layers: want at most 2, the "
+                      "layers that the checkpoint has tensors of, got 3"),
+        ConfigRefusal("LayersWithoutEnd", "mixtral-a", "/num_hidden_layers",
+                      int64_t{1} << 62,
+                      "config.json: num_hidden_layers: want at most 2, the"),
+        ConfigRefusal("WidthWithoutEnd", "mixtral-a", "/hidden_size",
+                      int64_t{1} << 62,
+                      "config.json: hidden_size: want at most 524288, got"),
+        ConfigRefusal("ExpertsWithoutEnd", "mixtral-a", "/num_local_experts",
+                      int64_t{1} << 40,
+                      "config.json: num_local_experts: want at most"),
+        ConfigRefusal("SharedExpertsWithoutEnd", "deepseek_v3-a",
+                      "/n_shared_experts", int64_t{1} << 62,
+                      "config.json: n_shared_experts: want at most"),
+        ConfigRefusal("LatentWidthWithoutEnd", "nemotron_h-a",
+                      "/moe_latent_size", int64_t{1} << 62,
+                      "config.json: moe_latent_size: want at most"),
+        ConfigRefusal("UnknownLetter", "nemotron_h-a",
+                      "/hybrid_override_pattern", "MEXE",
+                      "config.json: hybrid_override_pattern: want letters E, "
+                      "-, M or *, got \"X\"",
+                      kUnimplemented),
+        ConfigRefusal("LayerSaidToHaveNoFfn", "nemotron_h-a",
+                      "/hybrid_override_pattern", "MM*E",
+                      "\"backbone.layers.1.mixer.experts.0.down_proj.weight"
+                      "\": want none, as the layer has no FFN"),
+        ConfigRefusal("UnknownKindOfLayer", "nemotron_h-a",
+                      "/layers_block_type",
+                      nlohmann::json::array({"mamba", "moe", "rwkv", "moe"}),
+                      "config.json: layers_block_type: want items \"moe\"",
+                      kUnimplemented),
+        ConfigRefusal("PatternAndListDisagree", "nemotron_h-a",
+                      "/layers_block_type",
+                      nlohmann::json::array({"mamba", "moe", "moe", "moe"}),
+                      "config.json: hybrid_override_pattern: want what "
+                      "layers_block_type says"),
+        ConfigRefusal("TwoSpellingsDisagree", "qwen3_moe-a",
+                      "/num_local_experts", 8,
+                      "config.json: num_local_experts: want 16, as num_experts "
+                      "has, which means the same, got 8"),
+        ConfigRefusal("NullForAFlag", "qwen3_moe-a", "/norm_topk_prob", nullptr,
+                      "config.json: norm_topk_prob: want a value, or no such "
+                      "key, which stands for false, got null"),
+        ConfigRefusal("GroupsThatNothingConfirms", "deepseek_v3-a", "/n_group",
+                      nullptr,
+                      "config.json: n_group: want a value, got "
+                      "nothing"),
+        ConfigRefusal("ClassOfAnotherFamily", "qwen3_moe-a", "/architectures",
+                      nlohmann::json::array({"MixtralForCausalLM"}),
+                      "config.json: architectures: want a class of Qwen3Moe, "
+                      "as model_type \"qwen3_moe\" has, got "
+                      "\"MixtralForCausalLM\"",
+                      kUnimplemented),
+        ConfigRefusal("UnknownClass", "qwen3-a", "/architectures",
+                      nlohmann::json::array({"Qwen3OmniForCausalLM"}),
+                      "config.json: architectures: want a class of Qwen2 or "
+                      "Qwen3",
+                      kUnimplemented),
+        ConfigRefusal("ClassOfTheAuthors", "deepseek_v3-a", "/auto_map",
+                      {{"AutoConfig",
+                        "configuration_deepseek.DeepseekV3Config"},
+                       {"AutoModel", "modeling_deepseek.DeepseekV4Model"}},
+                      "config.json: auto_map.AutoModel: want a class of "
+                      "DeepseekV3 or KimiK2",
+                      kUnimplemented),
+        ConfigRefusal(
+            "HolderOfAnotherFamily", "llama4-a", "/architectures",
+            nlohmann::json::array({"Qwen3VLMoeForConditionalGeneration"}),
+            "config.json: architectures: want a class of Llama4",
+            kUnimplemented),
+        ConfigRefusal("ScoreOfAnotherFamily", "mixtral-a", "/scoring_func",
+                      "sigmoid",
+                      "config.json: scoring_func: want \"softmax\", which is "
+                      "what is computed, got \"sigmoid\"",
+                      kUnimplemented),
+        ConfigRefusal("ScaleOfAnotherFamily", "minimax_m2-a",
+                      "/routed_scaling_factor", 2.0,
+                      "config.json: routed_scaling_factor: want 1, which is "
+                      "what is computed, got 2.0",
+                      kUnimplemented),
+        ConfigRefusal("GroupsOfAnotherFamily", "qwen3_moe-a", "/n_group", 4,
+                      "config.json: n_group: want 1", kUnimplemented),
+        ConfigRefusal("LimitOfAnotherFamily", "llama-a", "/swiglu_limit", 7.0,
+                      "config.json: swiglu_limit: want nothing",
+                      kUnimplemented),
+        ConfigRefusal("UnfollowedFlag", "qwen3_vl_moe-a",
+                      "/text_config/norm_topk_prob", false,
+                      "config.json: text_config.norm_topk_prob: want true",
+                      kUnimplemented),
         ConfigRefusal("BiasesThatAreNotThere", "llama-a", "/mlp_bias", true,
                       "\"model.layers.0.mlp.gate_proj.bias\"", kNotFound),
         ConfigRefusal("LayersThatAreDense", "lfm2_moe-a", "/num_dense_layers",
-                      2, "\"model.layers.1.feed_forward.w1.weight\"",
-                      kNotFound)),
+                      2,
+                      "\"model.layers.1.feed_forward.expert_bias\": want "
+                      "none of that name",
+                      kUnimplemented)),
     [](const auto& test) { return test.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -860,8 +951,109 @@ INSTANTIATE_TEST_SUITE_P(
                   tensor.bytes.resize(24 * 64 / 2);
                 },
                 kUnimplemented,
-                "quantization_config.quant_method is \"bitsandbytes\""}),
+                "config.json: quantization_config.quant_method: want"}),
     [](const auto& test) { return test.param.name; });
+
+TEST(FamiliesTest, TypesOfTwoFamiliesAreToldApartByTheirClass) {
+  Parts parts = LingParts("bailing_moe");
+  AddTensor(parts, "model.layers.1.mlp.gate.expert_bias", {kExperts}, 98, 0.5F);
+  parts.config["n_group"] = 4;
+  parts.config["topk_group"] = 2;
+  // By itself the type stands for the first version, which has no such bias.
+  EXPECT_THAT(Answers(*parts.Open()),
+              StatusIs(kUnimplemented, HasSubstr("n_group: want 1")));
+  parts.config["architectures"] = {"BailingMoeV2ForCausalLM"};
+  MOE_ASSERT_OK_AND_ASSIGN(const auto got, Answers(*parts.Open()));
+  parts.config["model_type"] = "bailing_moe_v2";
+  parts.config.erase("architectures");
+  MOE_ASSERT_OK_AND_ASSIGN(const auto want, Answers(*parts.Open()));
+  EXPECT_EQ(got, want);
+  parts.config["architectures"] = {"BailingMoeForCausalLM"};
+  EXPECT_THAT(Answers(*parts.Open()),
+              StatusIs(kUnimplemented, HasSubstr("architectures: want a class "
+                                                 "of BailingMoeV2")));
+}
+
+TEST(FamiliesTest, NemotronListsItsLayersByNameToo) {
+  Parts parts = GoldenParts("nemotron_h-a");
+  MOE_ASSERT_OK_AND_ASSIGN(const auto want, Answers(*parts.Open()));
+  parts.config.erase("hybrid_override_pattern");
+  parts.config.erase("num_hidden_layers");
+  parts.config["layers_block_type"] = {"linear_attention", "moe",
+                                       "full_attention", "moe"};
+  MOE_ASSERT_OK_AND_ASSIGN(const auto got, Answers(*parts.Open()));
+  EXPECT_EQ(got, want);
+  parts.config["num_hidden_layers"] = 3;
+  EXPECT_THAT(Answers(*parts.Open()),
+              StatusIs(kInvalid, HasSubstr("num_hidden_layers: want 4, as "
+                                           "layers_block_type has, got 3")));
+}
+
+TEST(FamiliesTest, GraniteMayHaveTheNamesOfTheLibrary) {
+  Parts parts = GoldenParts("granitemoe-a");
+  MOE_ASSERT_OK_AND_ASSIGN(const auto want, Answers(*parts.Open()));
+  parts.Rename("input_linear.weight", "experts.gate_up_proj");
+  parts.Rename("output_linear.weight", "experts.down_proj");
+  parts.Rename("router.layer.weight", "router.weight");
+  MOE_ASSERT_OK_AND_ASSIGN(const auto got, Answers(*parts.Open()));
+  EXPECT_EQ(got, want);
+}
+
+TEST(FamiliesTest, StacksOfQwenVlLieEitherWay) {
+  Parts parts = GoldenParts("qwen3_vl_moe-a");
+  MOE_ASSERT_OK_AND_ASSIGN(const auto want, Answers(*parts.Open()));
+  for (TestTensor& tensor : parts.tensors) {
+    if (!absl::StrContains(tensor.name, ".experts.")) continue;
+    const auto rows = static_cast<size_t>(tensor.shape[1]);
+    const auto cols = static_cast<size_t>(tensor.shape[2]);
+    const size_t each = rows * cols * 2;
+    std::vector<uint8_t> turned(tensor.bytes.size());
+    for (size_t at = 0; at < turned.size(); at += 2) {
+      const size_t expert = at / each;
+      const size_t row = at % each / 2 / cols;
+      const size_t col = at % each / 2 % cols;
+      const size_t to = expert * each + (col * rows + row) * 2;
+      std::copy_n(tensor.bytes.begin() + static_cast<int64_t>(at), 2,
+                  turned.begin() + static_cast<int64_t>(to));
+    }
+    tensor.bytes = std::move(turned);
+    std::swap(tensor.shape[1], tensor.shape[2]);
+  }
+  MOE_ASSERT_OK_AND_ASSIGN(const auto got, Answers(*parts.Open()));
+  EXPECT_EQ(got, want);
+}
+
+TEST(FamiliesTest, SavedWeightsOfIdentityExpertsAreLeftAlone) {
+  Parts parts = GoldenParts("longcat_flash-a");
+  MOE_ASSERT_OK_AND_ASSIGN(const auto want, Answers(*parts.Open()));
+  for (int e = 8; e < 12; ++e) {
+    for (const char* name : {"gate_proj", "up_proj"}) {
+      AddTensor(
+          parts,
+          absl::StrCat("model.layers.0.mlp.experts.", e, ".", name, ".weight"),
+          {24, 64}, 1, 1);
+    }
+  }
+  MOE_ASSERT_OK_AND_ASSIGN(const auto got, Answers(*parts.Open()));
+  EXPECT_EQ(got, want);
+  AddTensor(parts, "model.layers.0.mlp.experts.12.up_proj.weight", {24, 64}, 1,
+            1);
+  EXPECT_THAT(Answers(*parts.Open()),
+              StatusIs(kInvalid, HasSubstr("experts.12.up_proj.weight")));
+}
+
+TEST(FamiliesTest, ScalesOfActivationsAreLeftAlone) {
+  Parts parts = GoldenParts("deepseek_v3_fp8-a");
+  MOE_ASSERT_OK_AND_ASSIGN(const auto want, Answers(*parts.Open()));
+  AddTensor(parts, "model.layers.1.mlp.experts.0.up_proj.input_scale", {1}, 1,
+            1);
+  MOE_ASSERT_OK_AND_ASSIGN(const auto got, Answers(*parts.Open()));
+  EXPECT_EQ(got, want);
+  AddTensor(parts, "model.layers.1.mlp.experts.0.up_proj.other_scale", {1}, 1,
+            1);
+  EXPECT_THAT(Answers(*parts.Open()),
+              StatusIs(kUnimplemented, HasSubstr("up_proj.other_scale")));
+}
 
 // ---- The table itself -------------------------------------------------------
 
