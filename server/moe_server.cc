@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -402,4 +404,18 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace moe
 
-int main(int argc, char** argv) { return moe::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return moe::Main(argc, argv);
+  } catch (const std::system_error& error) {
+    // The standard library's threads say it this way.
+    moe::PrintError(absl::StrCat("can't start a thread: ", error.what(),
+                                 "; want a higher limit of processes (ulimit "
+                                 "-u, pids.max) or of memory"));
+  } catch (const std::bad_alloc&) {
+    moe::PrintError("memory: not enough to start");
+  }
+  // Threads that did start may wait for ones that did not.
+  std::fflush(stderr);
+  _exit(2);
+}

@@ -3,6 +3,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <fstream>
 #include <numeric>
 
 #include "absl/strings/match.h"
@@ -12,7 +13,6 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/text.h"
 #include "server/common/index_set.h"
-#include "server/common/output_file.h"
 #include "server/common/refuse.h"
 #include "server/placement/expert_balancer.h"
 #include "server/placement/placement.h"
@@ -155,7 +155,13 @@ absl::Status PrintAndWritePlan(const Plan& plan,
   if (!checked.ok()) {
     return Refuse("--targets: ", checked.status().message());
   }
-  MOE_RETURN_IF_ERROR(WriteOutputFile("--output", output_file, {json}));
+  std::ofstream file(output_file, std::ios::binary);
+  file << json;
+  file.close();
+  if (!file) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("--output: can't write ", output_file));
+  }
   absl::PrintF("placement of %d shards: %s\n", num_shards, output_file);
   return absl::OkStatus();
 }

@@ -1,11 +1,15 @@
 #include "server/models/model_manager.h"
 
 #include <algorithm>
+#include <new>
+#include <stdexcept>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
@@ -41,6 +45,32 @@ absl::Status Naming(const std::string& source, const absl::Status& status) {
 // Of the model, or of the part of it, that a spec describes.
 std::string NameOf(const std::string& source, const ModelSpec& spec) {
   return spec.part.empty() ? source : absl::StrCat(source, ".", spec.part);
+}
+
+// Whether `name` is what the Open Inference Protocol calls a layer of `model`.
+bool IsLayerName(absl::string_view name, absl::string_view model) {
+  return absl::ConsumePrefix(&name, model) &&
+         absl::ConsumePrefix(&name, ".layers.") && !name.empty() &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isdigit(static_cast<unsigned char>(c));
+         });
+}
+
+// Whether clients can tell two models apart by name.
+absl::Status CheckDistinct(const std::string& name, const std::string& other) {
+  if (name == other) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("want names that no other model has, got \"", name, "\""));
+  }
+  for (const auto& [layer, model] :
+       {std::make_pair(name, other), std::make_pair(other, name)}) {
+    if (!IsLayerName(layer, model)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "want names that are no layer's of another model in the Open Inference "
+        "Protocol, got \"",
+        name, "\" beside \"", other, "\""));
+  }
+  return absl::OkStatus();
 }
 
 bool Contains(const std::vector<std::string>& names, absl::string_view name) {
@@ -282,7 +312,7 @@ absl::Status ModelManager::LoadNow(const std::string& source,
   std::string stamp =
       before.directory.empty() ? "" : FolderStamp(before.directory);
   const absl::StatusOr<Models> models =
-      Open(source, before.directory, executor);
+      OpenWithinMemory(source, before.directory, executor);
   std::vector<std::string> served = before.served;
   if (models.ok()) served = Publish(*models, before.served);
   if (first && !Contains(served, source)) Withdraw(source);
@@ -376,6 +406,23 @@ void ModelManager::LookAtRepository() {
   }
 }
 
+absl::StatusOr<ModelManager::Models> ModelManager::OpenWithinMemory(
+    const std::string& source, const std::string& directory,
+    Executor& executor) {
+  // What a folder says is bounded, but memory may be short all the same: that
+  // is the end of this load, not of the models that are served.
+  constexpr char kShort[] =
+      "memory: not enough to load the model; free some, or serve fewer layers "
+      "or another weight_format";
+  try {
+    return Open(source, directory, executor);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(kShort);
+  } catch (const std::length_error&) {
+    return absl::ResourceExhaustedError(kShort);
+  }
+}
+
 absl::StatusOr<ModelManager::Models> ModelManager::Open(
     const std::string& source, const std::string& directory,
     Executor& executor) {
@@ -402,6 +449,9 @@ absl::StatusOr<ModelManager::Models> ModelManager::Open(
             checkpoint, std::move(spec), LoadOptionsOf(name), executor,
             [&](const LoadProgress& progress) { reporter.Report(progress); }));
     reporter.Done(model->weights_bytes());
+    for (const std::string& doubt : model->doubts()) {
+      LogWarning(absl::StrCat("model ", name, ": ", doubt));
+    }
     MOE_ASSIGN_OR_RETURN(auto served, WarmedUp(name, std::move(model), start));
     models.push_back(std::move(served));
     start = absl::Now();
@@ -508,11 +558,12 @@ absl::Status ModelManager::CheckNames(const std::string& source,
                                       const Models& models) const {
   absl::MutexLock lock(&mutex_);
   for (const auto& model : models) {
-    for (const auto& [other_name, other] : sources_) {
-      if (other_name == source) continue;
-      if (other_name == model->name || Contains(other.served, model->name)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "want names that no other model has, got \"", model->name, "\""));
+    for (const auto& [other_source, other] : sources_) {
+      if (other_source == source) continue;
+      std::vector<std::string> names = other.served;
+      names.push_back(other_source);
+      for (const std::string& name : names) {
+        MOE_RETURN_IF_ERROR(CheckDistinct(model->name, name));
       }
     }
   }

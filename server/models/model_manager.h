@@ -154,6 +154,9 @@ class ModelManager {
   void LookNow(bool settled);
   void LookAtRepository();
   // All models of a folder, loaded and warmed up.
+  absl::StatusOr<Models> OpenWithinMemory(const std::string& source,
+                                          const std::string& directory,
+                                          Executor& executor);
   absl::StatusOr<Models> Open(const std::string& source,
                               const std::string& directory, Executor& executor);
   // How to load the model of that name.

@@ -44,7 +44,7 @@ TEST(WriteJsonFileTest, WritesJsonWhateverTheValues) {
 
 TEST(WriteJsonFileTest, NamesTheFlagOfAFileThatItCantWrite) {
   EXPECT_THAT(WriteJsonFile("--json", "/nowhere/x", {{"a", 1}}),
-              StatusIs(absl::StatusCode::kNotFound,
+              StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("--json: can't write /nowhere/x")));
 }
 

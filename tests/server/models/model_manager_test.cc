@@ -3,18 +3,21 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "experts/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/common/logging.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 #include "tests/testing/tensors.h"
@@ -338,6 +341,58 @@ TEST_F(ModelManagerTest, RefusesWhatDoesNotFitIntoMemoryBeforeLoadingIt) {
   EXPECT_EQ(Find("a"), old);
   available = int64_t{1} << 20;
   MOE_EXPECT_OK(Load("a"));
+}
+
+TEST_F(ModelManagerTest, ModelThatAsksForEverythingIsRefusedAndOthersGoOn) {
+  StartWithRepository();
+  const auto served = Find("a");
+  WriteModel(Folder("huge"), 1);
+  const std::string config(kConfig);
+  for (const auto& [from, to] :
+       {std::make_pair("\"num_hidden_layers\": 1",
+                       "\"num_hidden_layers\": 1000000000000"),
+        std::make_pair("\"num_experts\": 2", "\"num_experts\": 1000000000"),
+        std::make_pair("\"hidden_size\": 8",
+                       "\"hidden_size\": 4611686018427387904"),
+        std::make_pair("\"intermediate_size\": 4",
+                       "\"intermediate_size\": 4611686018427387904")}) {
+    std::ofstream(Folder("huge/config.json"))
+        << absl::StrReplaceAll(config, {{from, to}});
+    EXPECT_THAT(Load("huge"),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("want")))
+        << to;
+  }
+  EXPECT_EQ(Find("a"), served);
+  EXPECT_EQ(Find("huge"), nullptr);
+  std::ofstream(Folder("huge/config.json")) << config;
+  MOE_EXPECT_OK(Load("huge"));
+}
+
+TEST_F(ModelManagerTest, RefusesNamesOfOtherModelsLayers) {
+  StartWithRepository();
+  WriteModel(Folder("a.layers.0"), 1);
+  EXPECT_THAT(Load("a.layers.0"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("got \"a.layers.0\" beside \"a\"")));
+  WriteModel(Folder("a.layers.x"), 1);
+  MOE_EXPECT_OK(Load("a.layers.x"));
+  WriteModel(Folder("c.layers.7"), 1);
+  MOE_EXPECT_OK(Load("c.layers.7"));
+  WriteModel(Folder("c"), 1);
+  EXPECT_THAT(Load("c"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("got \"c\" beside \"c.layers.7\"")));
+}
+
+TEST_F(ModelManagerTest, WarnsOfRoutersThatAreNoNumbers) {
+  WriteModel(Folder("m"), std::numeric_limits<float>::quiet_NaN());
+  options_.models = {{.name = "m", .directory = Folder("m")}};
+  testing::internal::CaptureStderr();
+  MOE_EXPECT_OK(Start());
+  FlushLog();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("model m: tensor \"model.layers.0.mlp.gate.weight\": "
+                        "want finite numbers, got NaN or Inf"));
 }
 
 TEST_F(ModelManagerTest, DrainAnswersThoseWhoWait) {
