@@ -82,7 +82,7 @@ class BadStartTest(unittest.TestCase):
             ("num_experts", 4, "mlp.gate.weight"),
             ("num_experts", 2, "num_experts"),
             ("num_experts_per_tok", 4, "num_experts_per_tok"),
-            ("num_hidden_layers", 2, "layers.1."),
+            ("num_hidden_layers", 2, "num_hidden_layers"),
         ):
             with self.subTest(key, value=value):
                 folder = self.checkpoint(**{key: value})
