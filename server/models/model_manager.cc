@@ -230,16 +230,17 @@ void ModelManager::Run() {
 }
 
 absl::Status ModelManager::AddSources() {
-  std::vector<ModelSource> listed;
+  Repository listed;
   if (!options_.repository.empty()) {
     MOE_ASSIGN_OR_RETURN(listed, options_.list_repository(options_.repository));
+    WarnOfLeftOut(listed.left_out);
   }
   absl::MutexLock lock(&mutex_);
   if (options_.demo) sources_[kDemo] = {};
   for (const ModelSource& model : options_.models) {
     sources_[model.name].directory = model.directory;
   }
-  for (const ModelSource& model : listed) {
+  for (const ModelSource& model : listed.models) {
     Source& source = sources_[model.name];
     if (!source.directory.empty() || (options_.demo && model.name == kDemo)) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -285,7 +286,7 @@ absl::StatusOr<std::string> ModelManager::FindSource(const std::string& name) {
     // meanwhile: this thread alone does.
     const auto listed = options_.list_repository(options_.repository);
     for (const ModelSource& model :
-         listed.ok() ? *listed : std::vector<ModelSource>()) {
+         listed.ok() ? listed->models : std::vector<ModelSource>()) {
       if (model.name != name) continue;
       absl::MutexLock lock(&mutex_);
       Source& source = sources_[name];
@@ -379,15 +380,20 @@ void ModelManager::LookAtRepository() {
   if (error != repository_error_ && !error.empty()) LogWarning(error);
   repository_error_ = std::move(error);
   if (!listed.ok()) return;
+  WarnOfLeftOut(listed->left_out);
   std::vector<std::string> gone;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [name, source] : sources_) {
-      const auto is_it = [&name = name](const ModelSource& model) {
-        return model.name == name;
+      const auto is_it = [&name = name](const auto& folder) {
+        return folder.name == name;
       };
+      // A folder that is left out now may be in the midst of being copied: its
+      // model stays, as with any new version that is no good.
       if (source.in_repository &&
-          std::none_of(listed->begin(), listed->end(), is_it)) {
+          std::none_of(listed->models.begin(), listed->models.end(), is_it) &&
+          std::none_of(listed->left_out.begin(), listed->left_out.end(),
+                       is_it)) {
         gone.push_back(name);
       }
     }
@@ -398,11 +404,25 @@ void ModelManager::LookAtRepository() {
     sources_.erase(name);
   }
   absl::MutexLock lock(&mutex_);
-  for (const ModelSource& model : *listed) {
+  for (const ModelSource& model : listed->models) {
     if (sources_.contains(model.name)) continue;
     Source& source = sources_[model.name];
     source.directory = model.directory;
     source.in_repository = true;
+  }
+}
+
+void ModelManager::WarnOfLeftOut(const std::vector<LeftOut>& left_out) {
+  absl::btree_set<std::string> now;
+  for (const LeftOut& folder : left_out) now.insert(LeftOutText(folder));
+  absl::btree_set<std::string> before;
+  {
+    absl::MutexLock lock(&mutex_);
+    before = std::exchange(left_out_, now);
+  }
+  for (const std::string& text : now) {
+    if (before.contains(text)) continue;
+    LogWarning(absl::StrCat("--model_repository: left out ", text));
   }
 }
 

@@ -19,6 +19,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -52,9 +53,8 @@ struct ModelManagerOptions {
   // How often to look for changes on disk; zero = never. A change counts once
   // it has been the same for two looks: files take their time to be copied.
   absl::Duration poll = absl::ZeroDuration();
-  // The models of the repository; reads a disk, which may take its time.
-  std::function<absl::StatusOr<std::vector<ModelSource>>(
-      const std::string& repository)>
+  // What the repository holds; reads a disk, which may take its time.
+  std::function<absl::StatusOr<Repository>(const std::string& repository)>
       list_repository = ListRepository;
   // Bytes that may still be allocated, if that is known.
   std::function<std::optional<int64_t>()> available_memory;
@@ -153,6 +153,8 @@ class ModelManager {
   // settled: only changes that are as they were at the last look.
   void LookNow(bool settled);
   void LookAtRepository();
+  // Logs those that were not among the last ones.
+  void WarnOfLeftOut(const std::vector<LeftOut>& left_out);
   // All models of a folder, loaded and warmed up.
   absl::StatusOr<Models> OpenWithinMemory(const std::string& source,
                                           const std::string& directory,
@@ -194,6 +196,8 @@ class ModelManager {
   Done running_done_ ABSL_GUARDED_BY(mutex_);  // of the job that runs
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // What WarnOfLeftOut was told last, as text.
+  absl::btree_set<std::string> left_out_ ABSL_GUARDED_BY(mutex_);
 
   // Of the thread that does the work.
   bool all_loaded_ = false;

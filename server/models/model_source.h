@@ -25,11 +25,25 @@ bool IsModelName(absl::string_view name);
 // Errors: INVALID_ARGUMENT.
 absl::StatusOr<ModelSource> ParseModelSource(absl::string_view text);
 
-// The models below a repository folder, by name. Hidden folders are left out.
-// Errors: NOT_FOUND if it can't be read or holds none, INVALID_ARGUMENT for a
-// folder whose name no model can have.
-absl::StatusOr<std::vector<ModelSource>> ListRepository(
-    const std::string& folder);
+// A folder of a repository that is no model, and why.
+struct LeftOut {
+  std::string name;
+  std::string reason;
+};
+
+// As messages have it: "lost+found": want ...
+std::string LeftOutText(const LeftOut& left_out);
+
+// Both sorted by name.
+struct Repository {
+  std::vector<ModelSource> models;
+  std::vector<LeftOut> left_out;
+};
+
+// The folders of a repository. Those with a config.json and a name that a model
+// can have are models; the others are left out, hidden ones without a word.
+// Errors: NOT_FOUND if it can't be read or holds no model.
+absl::StatusOr<Repository> ListRepository(const std::string& folder);
 
 // What tells a model folder from the same folder with other contents: the
 // names, inodes, sizes and times of its files. Costs one stat per file.

@@ -31,6 +31,7 @@ using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 using State = ModelStatus::State;
 
 constexpr char kConfig[] = R"({
@@ -273,6 +274,39 @@ TEST_F(ModelManagerTest, NobodyWaitsWhileTheDiskIsRead) {
   loaded.WaitForNotification();
   unloaded.WaitForNotification();
   EXPECT_NE(Find("c"), nullptr);
+}
+
+TEST_F(ModelManagerTest, OddFoldersAreLeftOutWithOneWarningEach) {
+  std::filesystem::create_directory(Folder("lost+found"));
+  std::filesystem::create_directory(Folder("empty"));
+  ::testing::internal::CaptureStderr();
+  StartWithRepository();
+  LookForChanges();
+  std::filesystem::create_directory(Folder("late"));
+  LookForChanges();
+  FlushLog();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(Find("a"), nullptr);
+  EXPECT_NE(Find("b"), nullptr);
+  EXPECT_THAT(manager_->List(), SizeIs(2));
+  for (const char* name : {"lost+found", "empty", "late"}) {
+    const std::string warning =
+        absl::StrCat("--model_repository: left out \"", name, "\": want ");
+    const size_t found = log.find(warning);
+    EXPECT_NE(found, std::string::npos) << name << " is missing in " << log;
+    EXPECT_EQ(log.find(warning, found + 1), std::string::npos) << log;
+  }
+}
+
+TEST_F(ModelManagerTest, FolderThatBecomesAModelIsLoadedAndTheReverseIsNot) {
+  std::filesystem::create_directory(Folder("c"));
+  StartWithRepository();
+  WriteModel(Folder("c"), 1);
+  LookForChanges();
+  EXPECT_NE(Find("c"), nullptr);
+  std::filesystem::remove(Folder("b") + "/config.json");
+  LookForChanges();
+  EXPECT_NE(Find("b"), nullptr) << "may be in the midst of being copied";
 }
 
 TEST_F(ModelManagerTest, NamesThatAreNoNamesLeadNowhere) {
