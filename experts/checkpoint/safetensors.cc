@@ -1,12 +1,7 @@
 #include "experts/checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
 #include <limits>
 #include <utility>
 
@@ -285,39 +280,11 @@ std::string HeaderText(absl::Span<const TensorToWrite* const> tensors,
   return header + text;
 }
 
-absl::Status WriteAll(int fd, absl::Span<const uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return absl::ErrnoToStatus(errno, "cannot write");
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status WriteFile(const std::string& path, const std::string& header,
-                       absl::Span<const TensorToWrite* const> tensors) {
-  const int fd =
-      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
-           0666);  // less the caller's umask
-  if (fd < 0) return absl::ErrnoToStatus(errno, "cannot create");
-  absl::Status status =
-      WriteAll(fd, AsBytes(absl::MakeConstSpan(header.data(), header.size())));
-  for (const TensorToWrite* tensor : tensors) {
-    if (status.ok()) status = WriteAll(fd, tensor->bytes);
-  }
-  // Some file systems report a full disk only now.
-  if (close(fd) != 0 && status.ok()) {
-    status = absl::ErrnoToStatus(errno, "cannot close");
-  }
-  return status;
-}
-
 }  // namespace
 
-absl::Status WriteSafetensors(const std::string& path,
-                              absl::Span<const TensorToWrite> tensors,
-                              const SafetensorsMetadata& metadata) {
+absl::StatusOr<SafetensorsParts> LayOutSafetensors(
+    absl::Span<const TensorToWrite> tensors,
+    const SafetensorsMetadata& metadata) {
   MOE_RETURN_IF_ERROR(CheckTensors(tensors));
   std::vector<const TensorToWrite*> ordered;
   for (const TensorToWrite& tensor : tensors) ordered.push_back(&tensor);
@@ -325,19 +292,11 @@ absl::Status WriteSafetensors(const std::string& path,
                    [](const TensorToWrite* a, const TensorToWrite* b) {
                      return DTypeBytes(a->dtype) > DTypeBytes(b->dtype);
                    });
-
-  const std::string temporary = absl::StrCat(path, ".tmp-", getpid());
-  absl::Status status =
-      WriteFile(temporary, HeaderText(ordered, metadata), ordered);
-  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0) {
-    status = absl::ErrnoToStatus(errno, "cannot rename");
+  SafetensorsParts parts{.header = HeaderText(ordered, metadata), .data = {}};
+  for (const TensorToWrite* tensor : ordered) {
+    parts.data.push_back(tensor->bytes);
   }
-  if (!status.ok()) {
-    unlink(temporary.c_str());
-    return absl::Status(status.code(),
-                        absl::StrCat(BaseName(path), ": ", status.message()));
-  }
-  return absl::OkStatus();
+  return parts;
 }
 
 }  // namespace moe

@@ -98,15 +98,19 @@ absl::Span<const uint8_t> AsBytes(absl::Span<const T> values) {
                              values.size() * sizeof(T));
 }
 
-// Writes a file that holds `tensors`. It appears under `path` complete or not
-// at all: the data go to "PATH.tmp-PID" first. Tensors of wider elements go
-// first, so that every one is aligned to its element.
+// What a file consists of, one after another.
+struct SafetensorsParts {
+  std::string header;
+  std::vector<absl::Span<const uint8_t>> data;  // the tensors' bytes
+};
+
+// The file that holds `tensors`. Tensors of wider elements go first, so that
+// every one is aligned to its element.
 //
 // Errors: INVALID_ARGUMENT for a name that is taken or reserved, or a byte
-// count that doesn't fit the shape; else what the operating system says
-// (NOT_FOUND: no such folder, RESOURCE_EXHAUSTED: disk full, ...).
-absl::Status WriteSafetensors(const std::string& path,
-                              absl::Span<const TensorToWrite> tensors,
-                              const SafetensorsMetadata& metadata = {});
+// count that doesn't fit the shape.
+absl::StatusOr<SafetensorsParts> LayOutSafetensors(
+    absl::Span<const TensorToWrite> tensors,
+    const SafetensorsMetadata& metadata = {});
 
 }  // namespace moe

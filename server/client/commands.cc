@@ -12,6 +12,7 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/safetensors.h"
 #include "server/common/bytes_text.h"
+#include "server/common/output_file.h"
 #include "server/wire/tensor_codec.h"
 
 namespace moe {
@@ -81,7 +82,13 @@ absl::Status WriteOutput(const std::string& path,
   if (response.has_routing_weights()) {
     add("routing_weights", response.routing_weights());
   }
-  return WriteSafetensors(path, tensors);
+  MOE_ASSIGN_OR_RETURN(const SafetensorsParts file, LayOutSafetensors(tensors));
+  std::vector<absl::string_view> parts = {file.header};
+  for (const absl::Span<const uint8_t> bytes : file.data) {
+    parts.emplace_back(reinterpret_cast<const char*>(bytes.data()),
+                       bytes.size());
+  }
+  return WriteOutputFile("--output", path, parts);
 }
 
 absl::Status PrintForward(const v1::ForwardResponse& response,

@@ -3,7 +3,6 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
 
 #include "absl/strings/match.h"
@@ -13,6 +12,7 @@
 #include "experts/base/status_macros.h"
 #include "experts/checkpoint/text.h"
 #include "server/common/index_set.h"
+#include "server/common/output_file.h"
 #include "server/common/refuse.h"
 #include "server/placement/expert_balancer.h"
 #include "server/placement/placement.h"
@@ -155,13 +155,7 @@ absl::Status PrintAndWritePlan(const Plan& plan,
   if (!checked.ok()) {
     return Refuse("--targets: ", checked.status().message());
   }
-  std::ofstream file(output_file, std::ios::binary);
-  file << json;
-  file.close();
-  if (!file) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("--output: can't write ", output_file));
-  }
+  MOE_RETURN_IF_ERROR(WriteOutputFile("--output", output_file, {json}));
   absl::PrintF("placement of %d shards: %s\n", num_shards, output_file);
   return absl::OkStatus();
 }

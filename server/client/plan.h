@@ -51,7 +51,7 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const LayerLoads> loads,
 
 // Prints what the plan does for each layer. Writes the placement to a file,
 // unless its name is empty; what is written is what `--shards` takes.
-// Errors: INVALID_ARGUMENT naming --targets; PERMISSION_DENIED for the file.
+// Errors: INVALID_ARGUMENT naming --targets; those of WriteOutputFile.
 absl::Status PrintAndWritePlan(const Plan& plan,
                                const std::string& output_file);
 

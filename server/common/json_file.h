@@ -12,11 +12,11 @@
 
 namespace moe {
 
-// Writes `value` to a file, in place of what was there, its members in the
-// order that they have. Numbers that are none (NaN, Inf) are null.
+// Writes `value` to a file, as WriteOutputFile does, its members in the order
+// that they have. Numbers that are none (NaN, Inf) are null.
 //
 // flag:   what names the file, for errors, as in "--json".
-// Errors: INVALID_ARGUMENT if the file can't be written.
+// Errors: those of WriteOutputFile.
 absl::Status WriteJsonFile(absl::string_view flag, const std::string& path,
                            const nlohmann::ordered_json& value);
 

@@ -1,10 +1,7 @@
 #include "experts/checkpoint/safetensors.h"
 
-#include <sys/stat.h>
-
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -265,7 +262,7 @@ TEST(SafetensorsFileTest, ErrorsNameTheFileWithoutItsFolder) {
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("b.safetensors")));
 }
 
-TEST(WriteSafetensorsTest, WhatIsWrittenReadsBack) {
+TEST(LayOutSafetensorsTest, WhatIsWrittenReadsBack) {
   const std::vector<TestTensor> tensors = {
       RawTensor<uint8_t>("bytes", DType::kU8, {3}, {1, 2, 3}),
       FloatTensor("matrix", DType::kF32, {2, 2}, {1, 2, 3, 4}),
@@ -293,25 +290,10 @@ TEST(WriteSafetensorsTest, WhatIsWrittenReadsBack) {
   }
 }
 
-TEST(WriteSafetensorsTest, ReplacesAFileAndLeavesNothingElse) {
-  TempFolder folder;
-  const std::string path = folder.Write("out.safetensors", "old");
-  WriteTensors(path, {});
-  MOE_EXPECT_OK(SafetensorsFile::Open(path));
-  int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-    EXPECT_EQ(entry.path(), path);
-    ++files;
-  }
-  EXPECT_EQ(files, 1);
-}
-
-TEST(WriteSafetensorsTest, RefusesTensorsThatDoNotFit) {
-  TempFolder folder;
-  const std::string path = folder.File("out.safetensors");
+TEST(LayOutSafetensorsTest, RefusesTensorsThatDoNotFit) {
   const std::vector<uint8_t> bytes(8);
-  const auto write = [&](std::vector<TensorToWrite> tensors) {
-    return WriteSafetensors(path, tensors);
+  const auto write = [](std::vector<TensorToWrite> tensors) {
+    return LayOutSafetensors(tensors);
   };
   EXPECT_THAT(write({{"t", DType::kF32, {3}, bytes}}),
               StatusIs(kInvalid,
@@ -325,27 +307,6 @@ TEST(WriteSafetensorsTest, RefusesTensorsThatDoNotFit) {
       StatusIs(kInvalid, HasSubstr("tensor \"t\": appears twice")));
   EXPECT_THAT(write({{"__metadata__", DType::kF32, {2}, bytes}}),
               StatusIs(kInvalid, HasSubstr("the name is reserved")));
-  EXPECT_FALSE(std::filesystem::exists(path));
-}
-
-TEST(WriteSafetensorsTest, ReportsWhatTheSystemSays) {
-  TempFolder folder;
-  EXPECT_THAT(WriteSafetensors(folder.File("gone/out.safetensors"), {}),
-              StatusIs(absl::StatusCode::kNotFound,
-                       AllOf(HasSubstr("out.safetensors: cannot create"),
-                             Not(HasSubstr(folder.path())))));
-  // A folder can't be replaced by a file: the temporary one must go.
-  ASSERT_EQ(mkdir(folder.File("folder").c_str(), 0700), 0);
-  EXPECT_THAT(WriteSafetensors(folder.File("folder"), {}), Not(IsOk()));
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-    EXPECT_EQ(entry.path().filename(), "folder");
-  }
-  // Every write to this device reports a full disk.
-  if (std::filesystem::exists("/dev/full")) {
-    std::filesystem::create_symlink("/dev/full", folder.File("full"));
-    MOE_EXPECT_OK(WriteSafetensors(folder.File("full"), {}))
-        << "a link is replaced, not followed";
-  }
 }
 
 }  // namespace

@@ -230,7 +230,7 @@ TEST(PrintAndWritePlanTest, WantsTargetsThatGrpcKnows) {
   MOE_ASSERT_OK_AND_ASSIGN(
       plan, MakePlan(TwoLayers(), {.num_shards = 1, .targets = {"unix:s"}}));
   EXPECT_THAT(PrintAndWritePlan(plan, folder.path()),
-              StatusIs(absl::StatusCode::kPermissionDenied,
+              StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("--output: can't write")));
 }
 

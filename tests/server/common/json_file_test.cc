@@ -44,7 +44,7 @@ TEST(WriteJsonFileTest, WritesJsonWhateverTheValues) {
 
 TEST(WriteJsonFileTest, NamesTheFlagOfAFileThatItCantWrite) {
   EXPECT_THAT(WriteJsonFile("--json", "/nowhere/x", {{"a", 1}}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
+              StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("--json: can't write /nowhere/x")));
 }
 
