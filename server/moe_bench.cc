@@ -40,6 +40,7 @@
 #include "server/common/flags.h"
 #include "server/common/json_file.h"
 #include "server/common/logging.h"
+#include "server/common/standard_streams.h"
 
 constexpr int kAnyLayer = -1;
 
@@ -655,7 +656,7 @@ int Main(int argc, char** argv) {
         OptionsFromFlags(positional.empty() ? "" : positional.front());
     status = options.ok() ? Run(*options) : options.status();
   }
-  if (status.ok()) return 0;
+  if (status.ok()) return ExitCode(0);
   PrintError(status.message());
   return 2;
 }

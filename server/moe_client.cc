@@ -22,6 +22,7 @@
 #include "server/common/flags.h"
 #include "server/common/index_set.h"
 #include "server/common/logging.h"
+#include "server/common/standard_streams.h"
 
 namespace moe {
 namespace {
@@ -327,7 +328,7 @@ int Main(int argc, char** argv) {
                             ": ", result.status().message()));
     return 2;
   }
-  return *result;
+  return ExitCode(*result);
 }
 
 }  // namespace

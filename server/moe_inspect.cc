@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "server/common/flags.h"
 #include "server/common/logging.h"
+#include "server/common/standard_streams.h"
 #include "server/inspect/report.h"
 
 int main(int argc, char** argv) {
@@ -30,5 +31,5 @@ int main(int argc, char** argv) {
     return 2;
   }
   absl::PrintF("%s", *report);
-  return 0;
+  return moe::ExitCode(0);
 }

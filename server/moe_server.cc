@@ -28,6 +28,7 @@
 #include "server/common/flags.h"
 #include "server/common/index_set.h"
 #include "server/common/logging.h"
+#include "server/common/standard_streams.h"
 #include "server/server.h"
 #include "server/server_options.h"
 #include "server/service_manager.h"
@@ -389,7 +390,8 @@ int Main(int argc, char** argv) {
   life_cycle->serving.Notify();
   absl::PrintF("READY grpc=%s metrics=%s\n", (*server)->grpc_address(),
                (*server)->metrics_address());
-  std::fflush(stdout);
+  // Who waits for this line would wait for ever.
+  if (const int code = ExitCode(0); code != 0) return code;
   service_manager.Tell("READY=1\nSTATUS=serving");
   life_cycle->end.WaitForNotification();
   service_manager.Tell("STOPPING=1\nSTATUS=draining");

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 
 #include "absl/flags/commandlineflag.h"
@@ -10,9 +9,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "experts/base/status_macros.h"
 #include "server/common/logging.h"
+#include "server/common/read_file.h"
+#include "server/common/standard_streams.h"
 #include "server/common/version.h"
 
 namespace moe {
@@ -98,15 +100,12 @@ class Parser {
           absl::StrCat("--flagfile: want at most ", kMaxFlagFileDepth,
                        " files that name each other, got more"));
     }
-    std::ifstream file(path);
+    MOE_ASSIGN_OR_RETURN(const std::string file,
+                         ReadSmallFile("--flagfile", path));
     std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);) {
+    for (const absl::string_view line : absl::StrSplit(file, '\n')) {
       const absl::string_view text = absl::StripAsciiWhitespace(line);
       if (!text.empty() && text[0] != '#') lines.emplace_back(text);
-    }
-    // A folder opens, and fails when read.
-    if (!file.is_open() || file.bad()) {
-      return absl::NotFoundError(absl::StrCat("--flagfile: can't read ", path));
     }
     return Parse(lines, depth + 1);
   }
@@ -147,6 +146,7 @@ std::string FlagsHelp(absl::string_view source_file) {
 std::vector<std::string> ParseCommandLineOrExit(int argc, char** argv,
                                                 absl::string_view usage,
                                                 absl::string_view source_file) {
+  OpenStandardStreams();
   const std::vector<std::string> args(argv + 1, argv + argc);
   for (const std::string& arg : args) {
     if (arg == "--") break;
@@ -155,12 +155,12 @@ std::vector<std::string> ParseCommandLineOrExit(int argc, char** argv,
           "%s\n\nFlags:\n%s  --flagfile  Reads flags from a file, one "
           "a line.\n  --version  Prints the version.\n",
           usage, FlagsHelp(source_file));
-      Exit(0);
+      Exit(ExitCode(0));
     }
     if (arg == "--version") {
       absl::PrintF("%s %s (%s)\n", absl::StripSuffix(source_file, ".cc"),
                    kVersion, kCommit);
-      Exit(0);
+      Exit(ExitCode(0));
     }
   }
   auto positional = ParseFlags(args);

@@ -1,6 +1,7 @@
 """What moe-client writes, and what it makes of bad flags and bad servers."""
 
 import os
+import signal
 import stat
 import subprocess
 import tempfile
@@ -78,6 +79,57 @@ class ClientTest(unittest.TestCase):
         data, _ = reader.communicate(timeout=TIMEOUT_SECONDS)
         self.assertIn(b'"output"', data)
         self.assertEqual(os.listdir(self.folder), ["pipe"])
+
+    def test_stdout_that_cannot_be_written_is_an_error(self):
+        harness.write_checkpoint(self.folder)
+        server = f"--server={self.server.grpc_address}"
+        for program, *arguments in (
+            ("moe-client", "info", server),
+            ("moe-client", "forward", server),
+            ("moe-client", "health", server),
+            ("moe-client", "load", "--requests=5", "--warmup=0s", server),
+            ("moe-client", "--help"),
+            ("moe-inspect", self.folder),
+            ("moe-bench", "--version"),
+            (
+                "moe-server",
+                "--demo",
+                "--listen_address=127.0.0.1:0",
+                "--metrics_address=",
+            ),
+        ):
+            with self.subTest([program, *arguments]):
+                with open("/dev/full", "w") as full:
+                    done = run(*arguments, program=program, stdout=full)
+                self.assertEqual(done.returncode, 2, done)
+                last = done.stderr.splitlines()[-1]
+                self.assertEqual(
+                    last, "error: stdout: can't write: No space left on device"
+                )
+
+    def test_closed_stdout_is_an_error(self):
+        done = run(
+            "-c",
+            'exec "$0" "$@" >&-',
+            os.path.join(BIN, "moe-client"),
+            "info",
+            f"--server={self.server.grpc_address}",
+            program="/bin/sh",
+        )
+        self.assert_error(done, "stdout: can't write: Bad file descriptor")
+
+    def test_reader_that_has_gone_ends_it_without_a_word(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        self.addCleanup(os.close, writer)
+        done = self.client("info", stdout=writer)
+        self.assertEqual(done.returncode, -signal.SIGPIPE)
+        self.assertEqual(done.stderr, "")
+
+    def test_endless_flag_file_is_refused(self):
+        self.assert_error(
+            run("--flagfile=/dev/zero"), "--flagfile: want a file of at most"
+        )
 
 
 if __name__ == "__main__":

@@ -189,6 +189,12 @@ TEST_F(FlagsTest, RefusesFlagFilesThatCannotBeRead) {
   }
 }
 
+TEST_F(FlagsTest, RefusesFlagFilesWithoutEnd) {
+  EXPECT_THAT(ParseFlags(Args{"--flagfile=/dev/zero"}),
+              StatusIs(kInvalid, HasSubstr("--flagfile: want a file of at "
+                                           "most 1048576 bytes")));
+}
+
 TEST_F(FlagsTest, FlagFilesMayNameOthersDownToALimit) {
   // file0 names file1 and so on; the last one sets a flag.
   const auto write_chain = [this](int length) {
