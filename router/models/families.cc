@@ -595,6 +595,11 @@ absl::Status DbrxRule(const FamilyConfig& config, RoutingRule& rule) {
   constexpr char kNorm[] = "ffn_config.moe_normalize_expert_weights";
   MOE_ASSIGN_OR_RETURN(const std::optional<double> norm,
                        config.OptionalDouble(kNorm));
+  // Of larger ones, float32 would have nothing left.
+  if (norm && !(*norm > 0 && *norm <= 16)) {
+    return config.Error(kNorm, "null or a number above 0, at most 16",
+                        absl::StrCat(*norm));
+  }
   rule.renormalize = norm ? Renormalize::kPNorm : Renormalize::kNone;
   rule.renorm_p = static_cast<float>(norm.value_or(1.0));
   return absl::OkStatus();

@@ -144,7 +144,10 @@ class Describer {
     const Layout* named = nullptr;
     for (const Layout* layout : layouts) {
       if (layout == nullptr) break;
-      if (!HasMatrix(checkpoint_, NameOf(layout->up, 0))) continue;
+      const bool there =
+          HasMatrix(checkpoint_, NameOf(layout->up, 0)) ||
+          (layout->gated() && HasMatrix(checkpoint_, NameOf(layout->gate, 0)));
+      if (!there) continue;
       if (FitsShape(layout->down, d_model, d_ff)) return *layout;
       if (named == nullptr) named = layout;
     }

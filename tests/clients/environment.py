@@ -14,7 +14,7 @@ SOURCE = os.path.dirname(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 )
 EXAMPLES = os.path.join(SOURCE, "deploy", "examples")
-INSTALL_SECONDS = 600
+INSTALL_SECONDS = 1800
 
 sys.path.insert(0, os.path.join(SOURCE, "tests", "integration"))
 
@@ -76,15 +76,16 @@ def python_with(name, *packages):
     return programs
 
 
-def use_python_with(*packages):
+def use_python_with(*packages, name="python"):
     """Goes on in an interpreter that has these packages from PyPI.
 
-    Ends the test as skipped if there is none.
+    Ends the test as skipped if there is none. Tests with other packages need
+    another name.
     """
     if sys.executable.startswith(FOLDER):
         return
     try:
-        programs = python_with("python", *packages)
+        programs = python_with(name, *packages)
     except Missing as missing:
         say_skipped(missing)
         sys.exit(0)

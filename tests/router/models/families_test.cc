@@ -749,6 +749,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "\"gated-gelu\""),
         ConfigRefusal("TensorWithoutGate", "t5_v1_1-a", "/feed_forward_proj",
                       "relu", "config.json: feed_forward_proj: want"),
+        ConfigRefusal("NormOfNoOrder", "dbrx-a",
+                      "/ffn_config/moe_normalize_expert_weights", 0,
+                      "config.json: ffn_config.moe_normalize_expert_weights: "
+                      "want null or a number above 0, at most 16, got 0"),
         ConfigRefusal("MoreChoicesThanOne", "switch_transformers-a",
                       "/num_selected_experts", 2,
                       "config.json: num_selected_experts: want 1, got 2",
