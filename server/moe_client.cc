@@ -153,7 +153,8 @@ constexpr char kUsage[] =
     "  moe-client forward   sends a batch through a layer\n"
     "  moe-client verify    compares answers with recorded vectors; exit code "
     "1 if they differ\n"
-    "  moe-client load      measures latency and throughput\n"
+    "  moe-client load      measures latency and throughput; exit code 1 if no "
+    "request succeeded\n"
     "  moe-client plan      places experts on shards by their load\n"
     "  moe-client health    exit code 0 if the server is serving\n"
     "  moe-client doctor    says what is wrong with a server, and what to do; "
@@ -260,8 +261,31 @@ absl::Status RunPlan() {
   return PrintAndWritePlan(plan, absl::GetFlag(FLAGS_output));
 }
 
+absl::Status CheckDurations() {
+  constexpr absl::Duration kMax = absl::Hours(10'000);
+  struct Limit {
+    const char* flag;
+    absl::Duration value;
+    bool zero;  // allowed
+  };
+  for (const auto& [flag, value, zero] :
+       {Limit{"--timeout", absl::GetFlag(FLAGS_timeout), false},
+        Limit{"--duration", absl::GetFlag(FLAGS_duration), false},
+        Limit{"--warmup", absl::GetFlag(FLAGS_warmup), true},
+        Limit{"--window", absl::GetFlag(FLAGS_window), false}}) {
+    if (value < absl::ZeroDuration() || value > kMax ||
+        (value == absl::ZeroDuration() && !zero)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          flag, zero ? ": want 0 to " : ": want more than 0, at most ",
+          absl::FormatDuration(kMax), ", got ", absl::FormatDuration(value)));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // 0 = done, 1 = the answer is no, 2 = an error.
 absl::StatusOr<int> Run(const std::string& command) {
+  MOE_RETURN_IF_ERROR(CheckDurations());
   if (command == "doctor") {
     const auto findings =
         Diagnose({.connection = ConnectionFromFlags(),

@@ -108,6 +108,10 @@ absl::Status PrintForward(const v1::ForwardResponse& response,
   if (response.has_expert_ids()) {
     MOE_ASSIGN_OR_RETURN(ids, ToIds(response.expert_ids()));
     MOE_ASSIGN_OR_RETURN(weights, ToFloats(response.routing_weights()));
+    if (weights.rows != ids.rows || weights.cols != ids.cols) {
+      return absl::InternalError(
+          "response routing_weights: want the shape of expert_ids");
+    }
   }
   for (int64_t row = 0; row < std::min(output.rows, kShownRows); ++row) {
     const float* y = output.view().Row(row);
@@ -189,6 +193,7 @@ absl::Status Forward(const Connection& connection,
   } else {
     MOE_ASSIGN_OR_RETURN(const v1::ModelInfo model,
                          connection.GetModel(options.model));
+    MOE_RETURN_IF_ERROR(CheckTokens("--random", options.random_tokens, model));
     FillRandom(options.random_tokens, model.d_model(), options,
                *request.mutable_hidden_states());
   }

@@ -1,5 +1,6 @@
 #include "server/client/connection.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,21 +29,30 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   return grpc::CreateCustomChannel(address, caller.credentials(), arguments);
 }
 
+// More than any model has, and little enough for a client to make rows of.
+constexpr int64_t kMaxDModel = 1 << 20;
+// What one message can hold.
+constexpr int64_t kMaxTensorBytes = (int64_t{1} << 31) - 1;
+
 // A response tensor of two dimensions whose byte count fits.
 absl::StatusOr<WireMatrix> AsMatrix(const v1::Tensor& tensor) {
-  if (tensor.shape_size() != 2 || tensor.shape(0) < 0 || tensor.shape(1) < 0 ||
-      (tensor.shape(1) > 0 &&
-       tensor.shape(0) > static_cast<int64_t>(tensor.data().size()))) {
+  if (tensor.shape_size() != 2 || tensor.shape(0) < 0 || tensor.shape(1) < 0) {
     return absl::InternalError("response tensor: want a matrix");
   }
   const WireMatrix matrix{.dtype = tensor.dtype(),
                           .rows = tensor.shape(0),
                           .cols = tensor.shape(1),
                           .data = tensor.data().data()};
-  const int64_t want = matrix.rows * matrix.cols * ElementBytes(matrix.dtype);
-  if (want != static_cast<int64_t>(tensor.data().size())) {
+  // Whoever sends [2^32, 2^32] must not get by with the bytes that remain of
+  // the product.
+  int64_t want = 0;
+  const bool too_many =
+      __builtin_mul_overflow(matrix.rows, matrix.cols, &want) ||
+      __builtin_mul_overflow(want, ElementBytes(matrix.dtype), &want);
+  if (too_many || want != static_cast<int64_t>(tensor.data().size())) {
     return absl::InternalError(absl::StrCat(
-        "response tensor: want ", want, " bytes, got ", tensor.data().size()));
+        "response tensor: want ", too_many ? "too many" : absl::StrCat(want),
+        " bytes, got ", tensor.data().size()));
   }
   return matrix;
 }
@@ -102,7 +112,13 @@ absl::StatusOr<v1::ModelInfo> Connection::GetModel(
     const std::string& name) const {
   v1::GetModelRequest request;
   request.set_model(name);
-  return Call(*stub_, &v1::MoeService::Stub::GetModel, request);
+  MOE_ASSIGN_OR_RETURN(v1::ModelInfo model,
+                       Call(*stub_, &v1::MoeService::Stub::GetModel, request));
+  if (model.d_model() < 1 || model.d_model() > kMaxDModel) {
+    return absl::InternalError(absl::StrCat(
+        "response d_model: want 1 to ", kMaxDModel, ", got ", model.d_model()));
+  }
+  return model;
 }
 
 absl::StatusOr<bool> Connection::Healthy() const {
@@ -110,6 +126,19 @@ absl::StatusOr<bool> Connection::Healthy() const {
                        Call(*health_, &grpc::health::v1::Health::Stub::Check,
                             grpc::health::v1::HealthCheckRequest()));
   return response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
+}
+
+absl::Status CheckTokens(absl::string_view flag, int64_t tokens,
+                         const v1::ModelInfo& model) {
+  const int64_t want = std::min<int64_t>(
+      model.max_request_tokens(),
+      kMaxTensorBytes /
+          (static_cast<int64_t>(sizeof(float)) * int64_t{model.d_model()}));
+  if (tokens < 0 || tokens > want) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": want at most ", want, ", got ", tokens));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<FloatMatrix> ToFloats(const v1::Tensor& tensor) {

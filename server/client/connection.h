@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "experts/base/aligned_buffer.h"
 #include "experts/base/matrix_view.h"
@@ -45,6 +46,7 @@ class Connection {
   absl::StatusOr<v1::RouteResponse> Route(
       const v1::RouteRequest& request) const;
   absl::StatusOr<v1::ListModelsResponse> ListModels() const;
+  // Errors: also INTERNAL for a d_model that no model has.
   absl::StatusOr<v1::ModelInfo> GetModel(const std::string& name) const;
   // Whether the server says that it serves.
   absl::StatusOr<bool> Healthy() const;
@@ -84,6 +86,12 @@ struct IdMatrix {
   int64_t cols = 0;
   std::vector<int32_t> values{};
 };
+
+// Whether a request of so many tokens can be made of random rows for a model
+// that GetModel returned: neither the server's limit nor a message is exceeded.
+// Errors: INVALID_ARGUMENT naming `flag`.
+absl::Status CheckTokens(absl::string_view flag, int64_t tokens,
+                         const v1::ModelInfo& model);
 
 // Errors: INTERNAL if the tensor contradicts itself.
 absl::StatusOr<FloatMatrix> ToFloats(const v1::Tensor& tensor);

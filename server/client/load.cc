@@ -24,6 +24,7 @@
 #include "grpcpp/alarm.h"
 #include "nlohmann/json.hpp"
 #include "server/common/json_file.h"
+#include "server/common/logging.h"
 #include "server/wire/grpc_status.h"
 #include "server/wire/tensor_codec.h"
 
@@ -108,7 +109,8 @@ nlohmann::ordered_json TimesJson(const TimeHistogram& times) {
 struct Kind {
   int layer = 0;
   v1::DType dtype = v1::F32;
-  std::string rows;                  // [kPoolRows, d_model], encoded
+  // [kPoolRows, d_model], encoded; the same for all layers.
+  std::shared_ptr<const std::string> rows;
   std::vector<v1::Tensor> expected;  // [1, d_model] of each row; with check
 };
 
@@ -127,27 +129,26 @@ class Workload {
     MOE_ASSIGN_OR_RETURN(const v1::ModelInfo model,
                          connection.GetModel(options_.model));
     d_model_ = model.d_model();
-    if (options_.tokens.max() > model.max_request_tokens()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--tokens: want at most ", model.max_request_tokens(),
-                       ", got ", options_.tokens.max()));
-    }
+    MOE_RETURN_IF_ERROR(CheckTokens("--tokens", options_.tokens.max(), model));
     std::vector<int> layers = options_.layers;
     if (layers.empty()) {
       for (const auto& layer : model.layers()) layers.push_back(layer.layer());
+    }
+    if (layers.empty()) {
+      return absl::InternalError("response layers: want some, got none");
     }
     std::mt19937_64 random(options_.seed);
     std::normal_distribution<float> normal;
     std::vector<float> rows(static_cast<size_t>(kPoolRows * d_model_));
     for (float& value : rows) value = normal(random);
-    for (const int layer : layers) {
-      for (const v1::DType dtype : options_.dtypes) {
-        v1::Tensor encoded;
-        Encode(ConstMatrix(rows.data(), kPoolRows, d_model_), dtype, encoded);
-        kinds_.push_back({.layer = layer,
-                          .dtype = dtype,
-                          .rows = std::move(*encoded.mutable_data()),
-                          .expected = {}});
+    for (const v1::DType dtype : options_.dtypes) {
+      v1::Tensor encoded;
+      Encode(ConstMatrix(rows.data(), kPoolRows, d_model_), dtype, encoded);
+      const auto shared = std::make_shared<const std::string>(
+          std::move(*encoded.mutable_data()));
+      for (const int layer : layers) {
+        kinds_.push_back(
+            {.layer = layer, .dtype = dtype, .rows = shared, .expected = {}});
       }
     }
     if (!options_.check) return absl::OkStatus();
@@ -157,6 +158,10 @@ class Workload {
         Fill(kind, row, 1, &request);
         MOE_ASSIGN_OR_RETURN(v1::ForwardResponse response,
                              connection.Forward(request));
+        if (!HasShape(kind, 1, response.output())) {
+          return absl::InternalError(
+              "response output: want the type and shape of hidden_states");
+        }
         kind.expected.push_back(std::move(*response.mutable_output()));
       }
     }
@@ -184,13 +189,8 @@ class Workload {
   Verdict Check(const Asked& asked, const v1::ForwardResponse& response) const {
     const v1::Tensor& output = response.output();
     const Kind& kind = *asked.kind;
-    const auto row_bytes =
-        static_cast<size_t>(d_model_ * ElementBytes(kind.dtype));
-    if (output.dtype() != kind.dtype || output.shape_size() != 2 ||
-        output.shape(0) != asked.tokens || output.shape(1) != d_model_ ||
-        output.data().size() != static_cast<size_t>(asked.tokens) * row_bytes) {
-      return Verdict::kWrong;
-    }
+    if (!HasShape(kind, asked.tokens, output)) return Verdict::kWrong;
+    const size_t row_bytes = RowBytes(kind);
     Verdict verdict = Verdict::kExact;
     for (int64_t t = 0; t < asked.tokens; ++t) {
       const v1::Tensor& want =
@@ -205,6 +205,18 @@ class Workload {
   }
 
  private:
+  size_t RowBytes(const Kind& kind) const {
+    return static_cast<size_t>(d_model_ * ElementBytes(kind.dtype));
+  }
+
+  // Whether it can be what a request of `tokens` rows gives.
+  bool HasShape(const Kind& kind, int64_t tokens,
+                const v1::Tensor& output) const {
+    return output.dtype() == kind.dtype && output.shape_size() == 2 &&
+           output.shape(0) == tokens && output.shape(1) == d_model_ &&
+           output.data().size() == static_cast<size_t>(tokens) * RowBytes(kind);
+  }
+
   void Fill(const Kind& kind, int64_t first_row, int64_t tokens,
             v1::ForwardRequest* request) const {
     request->set_model(options_.model);
@@ -220,7 +232,7 @@ class Workload {
     data.reserve(static_cast<size_t>(tokens * row_bytes));
     for (int64_t row = first_row; tokens > 0; row = 0) {
       const int64_t run = std::min(tokens, kPoolRows - row);
-      data.append(kind.rows, static_cast<size_t>(row * row_bytes),
+      data.append(*kind.rows, static_cast<size_t>(row * row_bytes),
                   static_cast<size_t>(run * row_bytes));
       tokens -= run;
     }
@@ -298,7 +310,10 @@ class LoadRun {
                      .count(),
                  1e-9);
     stopping_ = true;
-    if (terminal) absl::FPrintF(stderr, "\n");
+    if (terminal) {
+      LogText("\n");
+      FlushLog();  // before the result, on the same terminal
+    }
     for (std::thread& thread : threads) thread.join();
     absl::MutexLock lock(&mutex_);
     const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -430,6 +445,10 @@ class LoadRun {
           Request request;
           {
             absl::MutexLock lock(&mutex);
+            if (sent.empty()) {
+              context.TryCancel();  // more responses than requests
+              break;
+            }
             request = std::move(sent.front());
             sent.pop_front();
           }
@@ -505,14 +524,13 @@ class LoadRun {
     int64_t errors = 0;
     for (const auto& [code, count] : now.errors) errors += count;
     const double measured = elapsed - absl::ToDoubleSeconds(options_.warmup);
-    absl::FPrintF(
-        stderr,
+    LogText(absl::StrFormat(
         "%s%4.0f s  %d requests  %.0f tokens/s  p50 %.3f ms  p99 %.3f "
         "ms  %d errors%s",
         terminal ? "\r" : "", elapsed, now.requests,
         measured > 0 ? static_cast<double>(now.tokens) / measured : 0.0,
         1e3 * now.latency.Quantile(0.5), 1e3 * now.latency.Quantile(0.99),
-        errors, terminal ? "   " : "\n");
+        errors, terminal ? "   " : "\n"));
   }
 
   const LoadRunOptions& options_;
@@ -574,6 +592,7 @@ void PrintResult(const LoadRunOptions& options, const Tally& tally,
     }
     absl::PrintF("first error: %s\n", tally.first_error);
   }
+  if (tally.latency.count() == 0) absl::PrintF("no request succeeded\n");
   if (options.check) {
     absl::PrintF("answers checked: %d wrong, %d right but not the same bytes\n",
                  tally.wrong, tally.inexact);
@@ -661,7 +680,7 @@ absl::StatusOr<bool> RunLoadTest(const LoadRunOptions& options) {
     MOE_RETURN_IF_ERROR(WriteJsonFile("--json", options.json_file,
                                       ResultJson(tally, run.seconds())));
   }
-  return tally.wrong == 0;
+  return tally.wrong == 0 && tally.latency.count() > 0;
 }
 
 }  // namespace moe

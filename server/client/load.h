@@ -69,7 +69,8 @@ struct LoadRunOptions {
 };
 
 // Runs the load; shows progress on stderr and prints the result.
-// Returns whether all answers were right; true without `check`.
+// Returns whether some request succeeded and, with `check`, all answers were
+// right.
 // Errors: INVALID_ARGUMENT naming the flag; those of the first calls.
 absl::StatusOr<bool> RunLoadTest(const LoadRunOptions& options);
 

@@ -128,7 +128,7 @@ TEST_F(LoadTest, CountsErrorsByCode) {
   options_.check = false;
   options_.layers = {77};
   MOE_ASSERT_OK_AND_ASSIGN(const bool right, RunLoadTest(options_));
-  EXPECT_TRUE(right);
+  EXPECT_FALSE(right) << "no request succeeded";
   EXPECT_EQ(Json()["errors"], nlohmann::json({{"NOT_FOUND", 100}}));
 }
 
