@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -343,6 +344,19 @@ void WaitForSignals(const std::shared_ptr<LifeCycle>& life_cycle) {
   _exit(1);
 }
 
+// gRPC aborts where it can't open what it needs. The soft limit is raised
+// later.
+absl::Status CheckOpenFiles() {
+  constexpr rlim_t kLeast = 32;  // a dozen, and some connections
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max >= kLeast) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("limit of open files (ulimit -n): want at least ", kLeast,
+                   ", got ", limit.rlim_max));
+}
+
 int Main(int argc, char** argv) {
   // What gRPC has to say on its own is for its developers; what went wrong is
   // in our one line.
@@ -360,6 +374,10 @@ int Main(int argc, char** argv) {
   if (!positional.empty()) {
     PrintError(
         absl::StrCat("want flags only, got \"", positional.front(), "\""));
+    return 2;
+  }
+  if (const absl::Status status = CheckOpenFiles(); !status.ok()) {
+    PrintError(status.message());
     return 2;
   }
   const ServiceManager service_manager = ServiceManager::FromEnvironment();

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -60,6 +61,25 @@ class BadStartTest(unittest.TestCase):
                 )
             self.assertEqual(model.family, "olmoe")
             self.assertEqual(model.layers[0].num_experts, 3)
+
+    def test_too_few_open_files(self):
+        done = subprocess.run(
+            [os.path.join(BIN, "moe-server"), "--demo"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            preexec_fn=lambda: resource.setrlimit(
+                resource.RLIMIT_NOFILE, (8, 8)
+            ),
+        )
+        self.assertEqual(done.returncode, 2, done)
+        self.assertEqual(
+            done.stderr,
+            "error: limit of open files (ulimit -n): want at least 32, "
+            "got 8\n",
+        )
 
     def test_missing_folder(self):
         self.assert_refused(["--model=m=/no/such/folder"], "/no/such/folder")
