@@ -101,6 +101,18 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
 }
 
+// How the shards of a front are, for the services. fleet: null = no front
+ShardStates ShardStatesOf(const ShardFleet* fleet) {
+  if (fleet == nullptr) return nullptr;
+  return [fleet](const std::string& model) {
+    std::vector<ShardState> states;
+    for (const auto& shard : fleet->ShardsOfModel(model)) {
+      states.push_back({.name = shard->name(), .up = shard->up()});
+    }
+    return states;
+  };
+}
+
 int ComputeThreads(const ServerOptions& options, const CpuLimits& limits) {
   return options.num_compute_threads > 0 ? options.num_compute_threads
                                          : limits.threads();
@@ -141,14 +153,7 @@ Server::Server(const ServerOptions& options)
            .expert_metrics = options.expert_metrics,
            .poll = options.repository_poll,
            .available_memory = [] { return AvailableMemory(); }},
-          &executor_, &engine_, &registry_, &metrics_),
-      rpc_host_({.max_message_bytes = options.max_message_bytes,
-                 .max_request_tokens = options.max_request_tokens,
-                 .send_timeout = options.send_timeout},
-                &registry_, &engine_, &metrics_),
-      moe_service_(&rpc_host_),
-      shard_service_(&rpc_host_),
-      inference_service_(&rpc_host_, &models_) {
+          &executor_, &engine_, &registry_, &metrics_) {
   const double quota = cpu_limits_.quota_cpus.value_or(0);
   metrics_.SetThreads(executor_.num_threads(), quota);
   metrics_.SetQueueLimits(options.max_queue_tokens, options.max_queue_bytes);
@@ -211,7 +216,6 @@ absl::Status Server::OpenShards() {
              .timeout = options_.shard_timeout,
              .hedge_percentile = options_.shard_hedge_percentile},
             &file_watcher_, &metrics_));
-    rpc_host_.ShowShards(fleet_.get());
   } else if (!options_.shards_file.empty()) {
     MOE_ASSIGN_OR_RETURN(placement_, Placement::ReadFile(options_.shards_file));
     if (!placement_->Find(options_.shard_name).has_value()) {
@@ -274,21 +278,22 @@ void Server::Measure() {
                       rates.read_gb_per_s, rates.peak_gflop_per_s));
 }
 
-absl::Status Server::Listen() {
+absl::Status Server::OpenTokens() {
   if (!options_.auth_token_file.empty()) {
     MOE_ASSIGN_OR_RETURN(
         tokens_, TokenFile::Open(options_.auth_token_file, "--auth_token_file",
                                  &file_watcher_));
-    rpc_host_.RequireToken(tokens_.get());
   }
   if (!options_.admin_token_file.empty()) {
     MOE_ASSIGN_OR_RETURN(admin_tokens_,
                          TokenFile::Open(options_.admin_token_file,
                                          "--admin_token_file", &file_watcher_));
   }
-  if (options_.model_control || admin_tokens_ != nullptr) {
-    rpc_host_.AllowModelControl(admin_tokens_.get());
-  }
+  return absl::OkStatus();
+}
+
+absl::Status Server::Listen() {
+  MOE_RETURN_IF_ERROR(OpenTokens());
   MOE_RETURN_IF_ERROR(StartMetrics());
   if (options_.tls_cert_file.empty() && !IsLocal(options_.listen_address)) {
     LogWarning(absl::StrCat(
@@ -324,7 +329,23 @@ absl::Status Server::StartMetrics() {
   return absl::OkStatus();
 }
 
+Server::Services::Services(Server* server)
+    : context(
+          {.limits = {.max_message_bytes = server->options_.max_message_bytes,
+                      .max_request_tokens = server->options_.max_request_tokens,
+                      .send_timeout = server->options_.send_timeout},
+           .access = {.tokens = server->tokens_.get(),
+                      .model_control = server->options_.model_control ||
+                                       server->admin_tokens_ != nullptr,
+                      .admin_tokens = server->admin_tokens_.get()},
+           .shards = ShardStatesOf(server->fleet_.get())},
+          &server->registry_, &server->engine_, &server->metrics_),
+      moe(&context),
+      shard(&context),
+      inference(&context, &server->models_) {}
+
 absl::Status Server::StartGrpc() {
+  services_ = std::make_unique<Services>(this);
   // For the threads that gRPC starts: a refusal, or the reading of a request,
   // is not to wait for experts that compute on all CPUs.
   const ShortSlices short_slices;
@@ -349,9 +370,9 @@ absl::Status Server::StartGrpc() {
   }
   grpc::ServerBuilder builder;
   SetLimits(options_, builder);
-  builder.RegisterService(&moe_service_);
-  builder.RegisterService(&inference_service_);
-  if (options_.shard()) builder.RegisterService(&shard_service_);
+  builder.RegisterService(&services_->moe);
+  builder.RegisterService(&services_->inference);
+  if (options_.shard()) builder.RegisterService(&services_->shard);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       credentials);
@@ -367,7 +388,7 @@ absl::Status Server::StartGrpc() {
 }
 
 void Server::SetServing(bool serving) {
-  rpc_host_.SetServing(serving);
+  services_->context.SetServing(serving);
   health_->SetServing(serving);
   metrics_.SetServing(serving);
 }
@@ -393,12 +414,12 @@ void Server::Drain() {
   listener_->Stop();
   engine_.BeginDrain();
   models_.BeginDrain();
-  rpc_host_.BeginDrain();
+  services_->context.open_calls().BeginDrain();
   // Callers whose last answer has just left may call once more: they are told
   // UNAVAILABLE, where gRPC would cancel them.
   const absl::Time deadline = absl::Now() + options_.drain_timeout;
   const auto wait_until_idle = [&] {
-    return rpc_host_.WaitUntilIdle(
+    return services_->context.open_calls().WaitUntilIdle(
         std::max(deadline - absl::Now(), absl::ZeroDuration()));
   };
   bool idle = wait_until_idle();

@@ -23,7 +23,7 @@
 #include "server/moe_v1/moe_service.h"
 #include "server/open_inference/inference_service.h"
 #include "server/placement/placement.h"
-#include "server/rpc/rpc_calls.h"
+#include "server/rpc/service_context.h"
 #include "server/server_options.h"
 #include "server/shards/shard_fleet.h"
 #include "server/shards/shard_service.h"
@@ -68,6 +68,7 @@ class Server {
   absl::Status Listen();
   absl::Status StartMetrics();
   absl::Status OpenShards();
+  absl::Status OpenTokens();
   absl::Status StartGrpc();
   void SetServing(bool serving);
   // Of a front: tells health of each model whether its shards are up. Nothing
@@ -75,6 +76,16 @@ class Server {
   void ReportModels();
   // What this server holds of a model.
   ModelPart PartOf(const std::string& model);
+
+  // What is served over gRPC: built when tokens and fleet are open.
+  struct Services {
+    explicit Services(Server* server);
+
+    ServiceContext context;
+    MoeServiceImpl moe;
+    ExpertShardServiceImpl shard;  // offered by shards only
+    InferenceServiceImpl inference;
+  };
 
   const ServerOptions options_;
   const CpuLimits cpu_limits_;
@@ -91,10 +102,7 @@ class Server {
   std::unique_ptr<TokenFile> tokens_;        // null: none needed
   std::unique_ptr<TokenFile> admin_tokens_;  // likewise
   FileWatcher file_watcher_;                 // after all that it reads again
-  RpcHost rpc_host_;
-  MoeServiceImpl moe_service_;
-  ExpertShardServiceImpl shard_service_;  // offered by shards only
-  InferenceServiceImpl inference_service_;
+  std::unique_ptr<Services> services_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<grpc::Server> grpc_server_;
   std::optional<HealthReport> health_;  // uses the server's

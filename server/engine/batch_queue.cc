@@ -38,19 +38,19 @@ std::chrono::nanoseconds BatchQueue::Courtesy(int64_t tokens) const {
 }
 
 void BatchQueue::Put(Queue& queue, BatchItem* item, SteadyTime urgency) {
-  item->urgency_ = std::min(item->deadline, urgency);
+  item->urgency_ = std::min(item->deadline_, urgency);
   item->sequence_ = next_sequence_++;
   queue.heap.push_back(item);
   std::push_heap(queue.heap.begin(), queue.heap.end(), LessUrgent);
 }
 
 bool BatchQueue::Push(BatchItem* item, SteadyTime now) {
-  const int64_t cost = Cost(item->tokens);
+  const int64_t cost = Cost(item->tokens_);
   if (!empty() && tokens_ + cost > limits_.max_queue_tokens) return false;
   item->arrival_ = now;
   item->taken_ = 0;
-  Queue& queue = FindOrAdd(item->key, now + limits_.max_queue_delay);
-  Put(queue, item, now + kPatience + Courtesy(item->tokens));
+  Queue& queue = FindOrAdd(item->key_, now + limits_.max_queue_delay);
+  Put(queue, item, now + kPatience + Courtesy(item->tokens_));
   queue.tokens += cost;
   tokens_ += cost;
   return true;
@@ -92,7 +92,7 @@ void BatchQueue::Pop(SteadyTime now,
       queue.tokens -= cost;
       tokens_ -= cost;
       batch->tokens += slice.count;
-      slice.last = item->taken_ == item->tokens;
+      slice.last = item->taken_ == item->tokens_;
       if (slice.last) continue;
       // Who had a full turn goes behind those that wait; who was cut short for
       // want of room keeps the place.
@@ -115,7 +115,7 @@ void BatchQueue::TakeTurns(Queue& queue,
     std::pop_heap(queue.heap.begin(), queue.heap.end(), LessUrgent);
     BatchItem* item = queue.heap.back();
     queue.heap.pop_back();
-    const int64_t left = item->tokens - item->taken_;
+    const int64_t left = item->tokens_ - item->taken_;
     if (!wanted(*item)) {
       queue.tokens -= Cost(left);
       tokens_ -= Cost(left);
@@ -128,7 +128,7 @@ void BatchQueue::TakeTurns(Queue& queue,
     room -= Cost(count);
   }
   for (BatchSlice& slice : batch->slices) {
-    const int64_t left = slice.item->tokens - slice.first - slice.count;
+    const int64_t left = slice.item->tokens_ - slice.first - slice.count;
     const int64_t more = std::min(left, room);
     slice.count += more;
     room -= more;

@@ -27,11 +27,11 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "server/common/steady_time.h"
 
 namespace moe {
 
-// Durations are measured with a clock that nobody sets.
-using SteadyTime = std::chrono::steady_clock::time_point;
+class EngineRequest;
 
 // Requests with equal keys can share a batch.
 struct BatchKey {
@@ -46,19 +46,28 @@ struct BatchKey {
   }
 };
 
-// A waiting request. Stays at its address, and its members as they are, from
-// Push until the last of it is in a batch, or it is dropped.
+// The place of a request in the queue. Stays at its address from Push until the
+// last of it is in a batch, or it is dropped.
 class BatchItem {
  public:
-  BatchKey key;
-  int64_t tokens = 0;
-  SteadyTime deadline = SteadyTime::max();
+  // owner: the request, which the queue hands back and does not look at
+  BatchItem(const BatchKey& key, int64_t tokens, SteadyTime deadline,
+            EngineRequest* owner)
+      : key_(key), tokens_(tokens), deadline_(deadline), owner_(owner) {}
 
+  const BatchKey& key() const { return key_; }
+  int64_t tokens() const { return tokens_; }
+  SteadyTime deadline() const { return deadline_; }
+  EngineRequest* owner() const { return owner_; }
   // When Push admitted it.
   SteadyTime arrival() const { return arrival_; }
 
  private:
   friend class BatchQueue;
+  BatchKey key_;
+  int64_t tokens_;
+  SteadyTime deadline_;
+  EngineRequest* owner_;
   SteadyTime arrival_;
   SteadyTime urgency_;
   uint64_t sequence_ = 0;  // breaks ties of urgency
@@ -104,7 +113,8 @@ class BatchQueue {
   std::optional<SteadyTime> StartTime(bool engine_idle) const;
 
   // Fills `batch` with the next one; empty if nothing waits.
-  // wanted: whether anyone still waits for the answer; asked before each turn.
+  // wanted: whether anyone still waits for the response; asked before each
+  // turn.
   void Pop(SteadyTime now, absl::FunctionRef<bool(const BatchItem&)> wanted,
            Batch* batch);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,27 +13,12 @@
 namespace moe {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double Seconds(Clock::duration duration) {
+double Seconds(SteadyTime::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-double SecondsSince(SteadyTime start) { return Seconds(Clock::now() - start); }
-
 EngineRequest& RequestOf(const BatchSlice& slice) {
-  return *static_cast<EngineRequest*>(slice.item);
-}
-
-// DEADLINE_EXCEEDED or CANCELLED if nobody waits for the answer.
-absl::Status CheckWanted(const EngineRequest& request, SteadyTime now) {
-  if (request.Cancelled()) {
-    return absl::CancelledError("cancelled by the caller");
-  }
-  if (now >= request.deadline) {
-    return absl::DeadlineExceededError("deadline passed before the answer");
-  }
-  return absl::OkStatus();
+  return *slice.item->owner();
 }
 
 void CountUnwanted(const absl::Status& status, Metrics& metrics) {
@@ -41,6 +27,16 @@ void CountUnwanted(const absl::Status& status, Metrics& metrics) {
 }
 
 }  // namespace
+
+absl::Status EngineRequest::CheckWanted(SteadyTime now) const {
+  if (observer_.Cancelled()) {
+    return absl::CancelledError("cancelled by the caller");
+  }
+  if (now >= deadline()) {
+    return absl::DeadlineExceededError("deadline passed before the answer");
+  }
+  return absl::OkStatus();
+}
 
 Engine::Engine(const EngineOptions& options, ExpertWorkspace* workspace,
                Metrics* metrics)
@@ -61,8 +57,8 @@ Engine::~Engine() {
 }
 
 absl::Status Engine::Submit(EngineRequest* request) {
-  const SteadyTime now = Clock::now();
-  if (absl::Status status = CheckWanted(*request, now); !status.ok()) {
+  const SteadyTime now = Now();
+  if (absl::Status status = request->CheckWanted(now); !status.ok()) {
     CountUnwanted(status, *metrics_);
     return status;
   }
@@ -73,20 +69,20 @@ absl::Status Engine::Submit(EngineRequest* request) {
       return absl::UnavailableError("server is draining; retry elsewhere");
     }
     const int64_t bytes = bytes_.load(std::memory_order_relaxed);
-    if (bytes > 0 && bytes + request->bytes > options_.max_queue_bytes) {
+    if (bytes > 0 && bytes + request->bytes() > options_.max_queue_bytes) {
       metrics_->Rejected(Rejection::kQueueFull);
       return absl::ResourceExhaustedError(absl::StrCat(
           "queue is full: ", bytes, " bytes of requests and answers of ",
           options_.max_queue_bytes, "; retry later"));
     }
-    if (!queue_.Push(request, now)) {
+    if (!queue_.Push(&request->item_, now)) {
       metrics_->Rejected(Rejection::kQueueFull);
       return absl::ResourceExhaustedError(absl::StrCat(
           "queue is full: ", queue_.tokens(), " tokens waiting of ",
           options_.batching.max_queue_tokens, "; retry later"));
     }
-    bytes_.fetch_add(request->bytes, std::memory_order_relaxed);
-    metrics_->AddQueueBytes(request->bytes);
+    bytes_.fetch_add(request->bytes(), std::memory_order_relaxed);
+    metrics_->AddQueueBytes(request->bytes());
     metrics_->SetQueueTokens(queue_.tokens());
   }
   work_.Signal();
@@ -126,7 +122,7 @@ void Engine::Run() {
 bool Engine::NextBatch(bool idle, Batch* batch) {
   absl::MutexLock lock(&mutex_);
   while (true) {
-    const SteadyTime now = Clock::now();
+    const SteadyTime now = Now();
     const std::optional<SteadyTime> start = queue_.StartTime(idle);
     if (!start.has_value()) {
       if (stopping_) return false;
@@ -136,8 +132,8 @@ bool Engine::NextBatch(bool idle, Batch* batch) {
       queue_.Pop(
           now,
           [now](const BatchItem& item) {
-            const auto& request = static_cast<const EngineRequest&>(item);
-            return request.status_.ok() && CheckWanted(request, now).ok();
+            const EngineRequest& request = *item.owner();
+            return request.status_.ok() && request.CheckWanted(now).ok();
           },
           batch);
       metrics_->SetQueueTokens(queue_.tokens());
@@ -148,37 +144,44 @@ bool Engine::NextBatch(bool idle, Batch* batch) {
   }
 }
 
-void Engine::RunBatch(const Batch& batch) {
-  const SteadyTime start = Clock::now();
-  for (BatchItem* item : batch.dropped) {
-    auto& request = *static_cast<EngineRequest*>(item);
+double Engine::SecondsSince(SteadyTime start) const {
+  return Seconds(Now() - start);
+}
+
+void Engine::FinishDropped(const Batch& batch, SteadyTime now) {
+  for (const BatchItem* item : batch.dropped) {
+    EngineRequest& request = *item->owner();
     if (request.status_.ok()) {
-      request.status_ = CheckWanted(request, start);
+      request.status_ = request.CheckWanted(now);
       CountUnwanted(request.status_, *metrics_);
     }
-    if (LayerStatistics* statistics = request.layer().statistics) {
-      statistics->failed.Add(1, start - request.arrival());
+    if (LayerStatistics* statistics = request.call().layer.statistics) {
+      statistics->failed.Add(1, now - item->arrival());
     }
-    request.Finish(request.status_);
+    request.observer_.OnFinished(request.status_);
   }
+}
+
+void Engine::RunBatch(const Batch& batch) {
+  const SteadyTime start = Now();
+  FinishDropped(batch, start);
   if (batch.slices.empty()) return;
   for (const BatchSlice& slice : batch.slices) {
     EngineRequest& request = RequestOf(slice);
     if (slice.first == 0) {
-      request.waiting_since_ = request.arrival();
-      metrics_->QueueWait(Seconds(start - request.arrival()));
+      request.waiting_since_ = slice.item->arrival();
+      metrics_->QueueWait(Seconds(start - slice.item->arrival()));
     }
     request.timing_.queued += start - request.waiting_since_;
   }
 
   // Keeps the model while requests finish.
-  const ServedLayer layer = RequestOf(batch.slices.front()).layer();
-  const bool route_only = batch.slices.front().item->key.route_only;
+  const ServedLayer layer = RequestOf(batch.slices.front()).call().layer;
+  const bool route_only = batch.slices.front().item->key().route_only;
   EngineResult result;
   ForwardStats stats;
-  const absl::Status computed =
-      Compute(batch, RequestOf(batch.slices.front()), &result, &stats);
-  const SteadyTime encode_start = Clock::now();
+  const absl::Status computed = Compute(batch, &result, &stats);
+  const SteadyTime encode_start = Now();
   EncodeBatch(batch, computed, result, encode_start);
   if (computed.ok() && layer.metrics != nullptr) {
     metrics_->BatchDone(stats, decode_seconds_, SecondsSince(encode_start),
@@ -196,43 +199,52 @@ void Engine::RunBatch(const Batch& batch) {
   tokens_per_second_.store(mean > 0 ? mean + (rate - mean) / 8 : rate,
                            std::memory_order_relaxed);
   if (layer.statistics != nullptr) {
-    CountStatistics(batch, start, encode_start, Clock::now());
+    CountStatistics(batch, start, encode_start, Now());
   }
   for (const BatchSlice& slice : batch.slices) {
-    if (slice.last) RequestOf(slice).Finish(RequestOf(slice).status_);
+    if (!slice.last) continue;
+    const EngineRequest& request = RequestOf(slice);
+    request.observer_.OnFinished(request.status_);
   }
 }
 
-absl::Status Engine::Compute(const Batch& batch, const EngineRequest& any,
-                             EngineResult* result, ForwardStats* stats) {
-  const FfnLayer& ffn = any.ffn();
+void Engine::DecodeBatch(const Batch& batch, Matrix input,
+                         MatrixView<int32_t> ids, Matrix weights) {
+  const SteadyTime start = Now();
+  int64_t row = 0;
+  for (const BatchSlice& slice : batch.slices) {
+    const RequestCodec& codec = RequestOf(slice).codec_;
+    codec.Decode(slice.first, input.Rows(row, slice.count));
+    if (slice.item->key().given_k > 0) {
+      codec.DecodeRouting(slice.first, ids.Rows(row, slice.count),
+                          weights.Rows(row, slice.count));
+    }
+    row += slice.count;
+  }
+  decoded_ = Now();
+  decode_seconds_ = Seconds(decoded_ - start);
+}
+
+absl::Status Engine::Compute(const Batch& batch, EngineResult* result,
+                             ForwardStats* stats) {
+  // What is the same for all requests of a batch.
+  const BatchKey& key = batch.slices.front().item->key();
+  const FfnLayer& ffn = RequestOf(batch.slices.front()).call().ffn();
   const int64_t tokens = batch.tokens;
   const int64_t d_model = ffn.d_model();
-  const int64_t given_k = any.key.given_k;
+  const int64_t given_k = key.given_k;
   const Matrix input(input_.Grow(tokens * d_model), tokens, d_model);
   const MatrixView<int32_t> ids(given_ids_.Grow(tokens * given_k), tokens,
                                 given_k);
   const Matrix weights(given_weights_.Grow(tokens * given_k), tokens, given_k);
-  const SteadyTime start = Clock::now();
-  int64_t row = 0;
-  for (const BatchSlice& slice : batch.slices) {
-    const EngineRequest& request = RequestOf(slice);
-    request.Decode(slice.first, input.Rows(row, slice.count));
-    if (given_k > 0) {
-      request.DecodeRouting(slice.first, ids.Rows(row, slice.count),
-                            weights.Rows(row, slice.count));
-    }
-    row += slice.count;
-  }
-  decoded_ = Clock::now();
-  decode_seconds_ = Seconds(decoded_ - start);
+  DecodeBatch(batch, input, ids, weights);
 
   SteadyTime deadline = SteadyTime::min();
   for (const BatchSlice& slice : batch.slices) {
-    deadline = std::max(deadline, slice.item->deadline);
+    deadline = std::max(deadline, slice.item->deadline());
   }
   workspace_.SetDeadline(deadline);
-  if (any.key.route_only) {
+  if (key.route_only) {
     ffn.Route(input, workspace_, *stats);
     result->router_logits = workspace_.router_logits();
   } else {
@@ -261,21 +273,22 @@ void Engine::EncodeBatch(const Batch& batch, const absl::Status& computed,
     request.waiting_since_ = now;
     request.status_ = computed;
     if (!computed.ok()) continue;
-    request.status_ = CheckWanted(request, now);
+    request.status_ = request.CheckWanted(now);
     if (!request.status_.ok()) {
       CountUnwanted(request.status_, *metrics_);
       continue;
     }
     request.status_ = CheckExperts(first, slice.count);
     if (!request.status_.ok()) continue;
-    request.Encode(
+    request.codec_.Encode(
         slice.first,
         {.output = rows_of(result.output, first, slice.count),
          .routing = {.ids = rows_of(result.routing.ids, first, slice.count),
                      .weights =
                          rows_of(result.routing.weights, first, slice.count)},
          .router_logits = rows_of(result.router_logits, first, slice.count),
-         .left_out = LeftOut(first, slice.count)});
+         .left_out = LeftOut(first, slice.count),
+         .timing = request.timing_});
   }
 }
 
@@ -301,8 +314,8 @@ int64_t Engine::LeftOut(int64_t first, int64_t count) const {
 void Engine::CountStatistics(const Batch& batch, SteadyTime start,
                              SteadyTime encode, SteadyTime end) const {
   const EngineRequest& any = RequestOf(batch.slices.front());
-  LayerStatistics& statistics = *any.layer().statistics;
-  const auto decoding = std::chrono::duration_cast<Clock::duration>(
+  LayerStatistics& statistics = *any.call().layer.statistics;
+  const auto decoding = std::chrono::duration_cast<SteadyTime::duration>(
       std::chrono::duration<double>(decode_seconds_));
   statistics.decoded.Add(1, decoding);
   statistics.computed.Add(1, encode - start - decoding);

@@ -1,9 +1,9 @@
 // The admission path: every RPC that computes goes through here.
 //
 // Submit puts a request into a bounded queue. One thread takes batches from it
-// (see batch_queue.h), lets the requests write their rows into the batch, runs
-// the layer on all compute threads, and lets them read their rows of the
-// result. Nothing is locked meanwhile, and nothing is allocated once the
+// (see batch_queue.h), lets the codecs of requests write their rows into the
+// batch, runs the layer on all compute threads, and lets them read their rows
+// of the result. Nothing is locked meanwhile, and nothing is allocated once the
 // buffers have grown to the largest batch.
 
 #pragma once
@@ -11,8 +11,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -22,82 +20,20 @@
 #include "experts/base/matrix_view.h"
 #include "experts/expert_workspace.h"
 #include "router/ffn_layer.h"
+#include "server/common/steady_time.h"
 #include "server/engine/batch_queue.h"
-#include "server/engine/model_registry.h"
+#include "server/engine/engine_request.h"
 #include "server/metrics/metrics.h"
 
 namespace moe {
-
-// Rows of what the layer computed; the memory is the engine's.
-struct EngineResult {
-  ConstMatrix output;         // [rows, d_model]; empty for route_only
-  Routing routing;            // [rows, k]; empty for dense layers
-  ConstMatrix router_logits;  // [rows, num_experts]; route_only
-  // (row, expert) pairs that were chosen and left out, since the expert could
-  // not be run.
-  int64_t left_out = 0;
-};
-
-// Where the time of a request went, over all batches with rows of it.
-struct EngineTiming {
-  std::chrono::nanoseconds queued{0};    // admitted, and in no batch
-  std::chrono::nanoseconds computed{0};  // the layer, without moving rows
-};
-
-// A request on its way through the engine: what to run, and whom to tell.
-// The object belongs to whoever submits it and must live until Finish. `key`
-// and `tokens` are set by SetLayer and by the owner. A request with more tokens
-// than a batch has room for is decoded, run and encoded in parts, in order.
-//
-// All virtual functions are called from the engine's thread.
-class EngineRequest : public BatchItem {
- public:
-  EngineRequest() = default;
-  EngineRequest(const EngineRequest&) = delete;
-  EngineRequest& operator=(const EngineRequest&) = delete;
-  virtual ~EngineRequest() = default;
-
-  // The layer to run; `layer.metrics` may be null: then nothing is counted.
-  // given_k: columns of the routing that the caller gives, 0 = none.
-  void SetLayer(ServedLayer layer, int64_t given_k, bool route_only) {
-    key = {.layer = layer.layer, .given_k = given_k, .route_only = route_only};
-    layer_ = std::move(layer);
-  }
-  const ServedLayer& layer() const { return layer_; }
-  const FfnLayer& ffn() const { return *layer_.layer->ffn; }
-  // So far; in Encode, up to and with the batch of these rows. For the engine's
-  // thread.
-  const EngineTiming& timing() const { return timing_; }
-
-  // Memory that the request and its answer take, to be bounded.
-  int64_t bytes = 0;
-
-  // Whether the caller is gone.
-  virtual bool Cancelled() const = 0;
-  // Writes the rows [first, first + hidden_states.rows()).
-  virtual void Decode(int64_t first, Matrix hidden_states) const = 0;
-  // Likewise the routing given by the caller. Only if given_k > 0.
-  virtual void DecodeRouting(int64_t first, MatrixView<int32_t> ids,
-                             Matrix weights) const = 0;
-  // Takes the results of rows from `first` on.
-  virtual void Encode(int64_t first, const EngineResult& rows) = 0;
-  // The end, called exactly once if Submit was OK; the object may be gone
-  // afterwards.
-  virtual void Finish(const absl::Status& status) = 0;
-
- private:
-  friend class Engine;
-  ServedLayer layer_;
-  absl::Status status_;  // of the parts that have run
-  EngineTiming timing_;
-  SteadyTime waiting_since_;  // in no batch since then
-};
 
 struct EngineOptions {
   BatchLimits batching{};
   // Bytes of all requests between Submit and Release; beyond it they are
   // refused. A request that is alone is always admitted.
   int64_t max_queue_bytes = int64_t{1} << 30;
+  // Must outlive the engine.
+  const SteadyClock* clock = &SteadyClock::Real();
 };
 
 // Thread-safe.
@@ -114,10 +50,11 @@ class Engine {
   // Admits a request; never blocks on compute.
   // Errors: RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE when
   // draining, DEADLINE_EXCEEDED or CANCELLED if it is too late already. On
-  // error the request is the caller's again and Finish is not called.
+  // error the request is the caller's again and OnFinished is not called.
   absl::Status Submit(EngineRequest* request);
 
-  // Gives back the bytes of an admitted request, once its answer has been sent.
+  // Gives back the bytes of an admitted request, once its response has been
+  // sent.
   void Release(int64_t bytes) {
     bytes_.fetch_sub(bytes, std::memory_order_relaxed);
     metrics_->AddQueueBytes(-bytes);
@@ -131,7 +68,7 @@ class Engine {
   // try again after RESOURCE_EXHAUSTED. At least a millisecond.
   std::chrono::milliseconds RetryAfter() const;
 
-  // From now on Submit answers UNAVAILABLE; what was admitted goes on.
+  // From now on Submit returns UNAVAILABLE; what was admitted goes on.
   void BeginDrain();
 
  private:
@@ -140,8 +77,15 @@ class Engine {
   // idle: no batch has just run.
   bool NextBatch(bool idle, Batch* batch);
   void RunBatch(const Batch& batch);
-  absl::Status Compute(const Batch& batch, const EngineRequest& any,
-                       EngineResult* result, ForwardStats* stats);
+  SteadyTime Now() const { return options_.clock->Now(); }
+  double SecondsSince(SteadyTime start) const;
+  // Finishes those that nobody waits for. now: when the batch was taken.
+  void FinishDropped(const Batch& batch, SteadyTime now);
+  absl::Status Compute(const Batch& batch, EngineResult* result,
+                       ForwardStats* stats);
+  // Lets the requests of a batch write their rows.
+  void DecodeBatch(const Batch& batch, Matrix input, MatrixView<int32_t> ids,
+                   Matrix weights);
   // now: when the layer had run.
   void EncodeBatch(const Batch& batch, const absl::Status& computed,
                    const EngineResult& result, SteadyTime now);
@@ -160,7 +104,7 @@ class Engine {
   AlignedBuffer<float> output_;
   AlignedBuffer<int32_t> given_ids_;
   AlignedBuffer<float> given_weights_;
-  // Of the batch that runs.
+  // About the batch that runs.
   double decode_seconds_ = 0;
   SteadyTime decoded_;
 

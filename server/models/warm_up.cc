@@ -12,15 +12,23 @@ namespace moe {
 namespace {
 
 // One batch through one layer. With experts: one token to each of them.
-class WarmUpRequest final : public EngineRequest {
+class WarmUpRequest final : public RequestCodec, public RequestObserver {
  public:
   WarmUpRequest(const ServedLayer& layer, std::vector<int32_t> experts)
-      : experts_(std::move(experts)) {
-    tokens = std::max<int64_t>(1, static_cast<int64_t>(experts_.size()));
-    SetLayer(layer, experts_.empty() ? 0 : 1, /*route_only=*/false);
+      : experts_(std::move(experts)),
+        request_({.layer = layer,
+                  .tokens = std::max<int64_t>(
+                      1, static_cast<int64_t>(experts_.size())),
+                  .given_k = experts_.empty() ? 0 : 1,
+                  .parts = {ResponsePart::kOutput}},
+                 SteadyTime::max(), /*bytes=*/0, this, this) {}
+
+  absl::Status Run(Engine& engine) {
+    MOE_RETURN_IF_ERROR(engine.Submit(&request_));
+    done_.WaitForNotification();
+    return status_;
   }
 
-  bool Cancelled() const override { return false; }
   void Decode(int64_t /*first*/, Matrix hidden_states) const override {
     for (int64_t r = 0; r < hidden_states.rows(); ++r) {
       std::fill_n(hidden_states.Row(r), hidden_states.cols(), 1.0F);
@@ -34,17 +42,15 @@ class WarmUpRequest final : public EngineRequest {
     }
   }
   void Encode(int64_t /*first*/, const EngineResult& /*rows*/) override {}
-  void Finish(const absl::Status& status) override {
+  bool Cancelled() const override { return false; }
+  void OnFinished(const absl::Status& status) override {
     status_ = status;
     done_.Notify();
-  }
-  const absl::Status& Wait() {
-    done_.WaitForNotification();
-    return status_;
   }
 
  private:
   const std::vector<int32_t> experts_;
+  EngineRequest request_;
   absl::Status status_;
   absl::Notification done_;
 };
@@ -52,8 +58,7 @@ class WarmUpRequest final : public EngineRequest {
 absl::Status Run(const ServedLayer& layer, std::vector<int32_t> experts,
                  Engine& engine) {
   WarmUpRequest request(layer, std::move(experts));
-  MOE_RETURN_IF_ERROR(engine.Submit(&request));
-  return request.Wait();
+  return request.Run(engine);
 }
 
 }  // namespace

@@ -1,34 +1,34 @@
 #include "server/moe_v1/moe_service.h"
 
-#include <memory>
+#include "server/moe_v1/moe_request.h"
+#include "server/rpc/stream_call.h"
+#include "server/rpc/unary_call.h"
 
 namespace moe {
 
 grpc::ServerUnaryReactor* MoeServiceImpl::Forward(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
-  return host_.Run<ForwardWireRequest>(Method::kForward, context, request,
-                                       response);
+  return RunOnEngine(&services_, kForward, context, *request, response);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 MoeServiceImpl::ForwardStream(grpc::CallbackServerContext* context) {
-  return host_.RunStream<ForwardWireRequest>(Method::kForwardStream, context);
+  return RunStream(&services_, kForwardStream, context);
 }
 
 grpc::ServerUnaryReactor* MoeServiceImpl::Route(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
-  return host_.Run<RouteWireRequest>(Method::kRoute, context, request,
-                                     response);
+  return RunOnEngine(&services_, kRoute, context, *request, response);
 }
 
 grpc::ServerUnaryReactor* MoeServiceImpl::ListModels(
     grpc::CallbackServerContext* context,
     const v1::ListModelsRequest* /*request*/,
     v1::ListModelsResponse* response) {
-  return host_.AnswerNow(Method::kListModels, context, [&] {
-    for (const auto& model : host_.registry().List()) {
+  return RespondNow(services_, Method::kListModels, *context, [&] {
+    for (const auto& model : services_.registry().List()) {
       Describe(*model, *response->add_models());
     }
     return absl::OkStatus();
@@ -38,8 +38,8 @@ grpc::ServerUnaryReactor* MoeServiceImpl::ListModels(
 grpc::ServerUnaryReactor* MoeServiceImpl::GetModel(
     grpc::CallbackServerContext* context, const v1::GetModelRequest* request,
     v1::ModelInfo* response) {
-  return host_.AnswerNow(Method::kGetModel, context, [&] {
-    const auto model = host_.registry().Find(request->model());
+  return RespondNow(services_, Method::kGetModel, *context, [&] {
+    const auto model = services_.registry().Find(request->model());
     if (model.ok()) Describe(**model, *response);
     return model.status();
   });
@@ -53,8 +53,8 @@ void MoeServiceImpl::Describe(const ServedModel& served,
   info.set_d_model(model.spec().d_model);
   info.set_weights_bytes(model.weights_bytes());
   info.set_weight_format(served.weight_format);
-  info.set_max_message_bytes(host_.limits().max_message_bytes);
-  info.set_max_request_tokens(host_.limits().max_request_tokens);
+  info.set_max_message_bytes(services_.limits().max_message_bytes);
+  info.set_max_request_tokens(services_.limits().max_request_tokens);
   for (const LayerSpec& layer : model.spec().layers) {
     v1::LayerInfo& out = *info.add_layers();
     out.set_layer(layer.index);
@@ -75,11 +75,10 @@ void MoeServiceImpl::Describe(const ServedModel& served,
         ->set_held_experts(
             static_cast<int64_t>(model.layers()[i].held_experts.size()));
   }
-  if (host_.shards() == nullptr) return;
-  for (const auto& shard : host_.shards()->ShardsOfModel(served.name)) {
+  for (const ShardState& shard : services_.ShardsOf(served.name)) {
     v1::ShardInfo& out = *info.add_shards();
-    out.set_name(shard->name());
-    out.set_up(shard->up());
+    out.set_name(shard.name);
+    out.set_up(shard.up);
   }
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "moe/v1/moe.grpc.pb.h"
-#include "server/rpc/rpc_calls.h"
+#include "server/rpc/service_context.h"
 
 namespace moe {
 
@@ -19,8 +19,8 @@ using MoeServiceBase = v1::MoeService::WithRawCallbackMethod_Forward<
 // Thread-safe.
 class MoeServiceImpl final : public MoeServiceBase {
  public:
-  // The host must outlive the service.
-  explicit MoeServiceImpl(RpcHost* host) : host_(*host) {}
+  // The context must outlive the service.
+  explicit MoeServiceImpl(ServiceContext* services) : services_(*services) {}
 
   // v1::ForwardRequest to v1::ForwardResponse.
   grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* context,
@@ -44,7 +44,7 @@ class MoeServiceImpl final : public MoeServiceBase {
  private:
   void Describe(const ServedModel& model, v1::ModelInfo& info) const;
 
-  RpcHost& host_;
+  ServiceContext& services_;
 };
 
 }  // namespace moe

@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "inference/inference.pb.h"
 #include "server/open_inference/infer_request.h"
-#include "server/rpc/wire_request.h"
+#include "server/rpc/service_limits.h"
 
 namespace moe {
 

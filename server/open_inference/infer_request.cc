@@ -2,16 +2,28 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <limits>
+#include <memory>
 #include <utility>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "experts/base/status_macros.h"
+#include "inference/inference.pb.h"
+#include "router/ffn_layer.h"
+#include "server/engine/engine_request.h"
+#include "server/rpc/request_rows.h"
+#include "server/rpc/response_plan.h"
 #include "server/wire/grpc_status.h"
+#include "server/wire/infer_message.h"
+#include "server/wire/tensor_codec.h"
+#include "server/wire/wire_fields.h"
+#include "server/wire/wire_message.h"
 
 namespace moe {
 namespace {
@@ -25,6 +37,9 @@ template <typename... Parts>
 absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
+
+// Of a model's name, as it comes back with an error.
+constexpr size_t kMaxLabelBytes = 128;
 
 // Text from outside, as it comes back in messages.
 std::string Shown(absl::string_view text) {
@@ -101,13 +116,13 @@ absl::Status CheckTensorParameters(absl::string_view field,
 
 }  // namespace
 
-absl::string_view InferName(AnswerPart part) {
+absl::string_view InferName(ResponsePart part) {
   switch (part) {
-    case AnswerPart::kOutput:
+    case ResponsePart::kOutput:
       return "output";
-    case AnswerPart::kExpertIds:
+    case ResponsePart::kExpertIds:
       return "expert_ids";
-    case AnswerPart::kRoutingWeights:
+    case ResponsePart::kRoutingWeights:
       return "routing_weights";
     default:
       return "router_logits";
@@ -152,50 +167,20 @@ absl::StatusOr<InferTarget> FindInferTarget(const ModelRegistry& registry,
   return InferTarget{.served = std::move(found.served), .layer = layer};
 }
 
-absl::Status InferWireRequest::Prepare(const grpc::ByteBuffer& message,
-                                       const ModelRegistry& registry,
-                                       const ServiceLimits& limits) {
-  MOE_RETURN_IF_ERROR(message_.Parse(message));
-  request_id_ = message_.head().id();
-  MOE_RETURN_IF_ERROR(CheckRequestId());
-  MOE_ASSIGN_OR_RETURN(const Parameters parameters, ReadParameters());
-  MOE_ASSIGN_OR_RETURN(ServedLayer served,
-                       FindLayer(registry, parameters.layer));
-  MOE_ASSIGN_OR_RETURN(const Inputs inputs, FindInputs());
-  MOE_RETURN_IF_ERROR(CheckRaw());
+namespace {
 
-  const auto read = [this](int i, absl::Span<const v1::DType> wanted,
-                           v1::Tensor* head) -> absl::StatusOr<WireTensor> {
-    if (i < 0) return WireTensor(*head);
-    MOE_ASSIGN_OR_RETURN(const InferMessage::Data data,
-                         ReadInput(i, wanted, head));
-    return WireTensor(*head, data.bytes, data.size);
-  };
-  v1::Tensor states_head;
-  v1::Tensor ids_head;
-  v1::Tensor weights_head;
-  const auto states = read(inputs.hidden_states, kStates, &states_head);
-  MOE_RETURN_IF_ERROR(states.status());
-  const auto ids = read(inputs.expert_ids, kIds, &ids_head);
-  MOE_RETURN_IF_ERROR(ids.status());
-  const auto weights = read(inputs.routing_weights, kWeights, &weights_head);
-  MOE_RETURN_IF_ERROR(weights.status());
-  MOE_RETURN_IF_ERROR(CheckTensors(
-      served,
-      {.hidden_states = *states,
-       .expert_ids = inputs.expert_ids >= 0 ? &*ids : nullptr,
-       .routing_weights = inputs.routing_weights >= 0 ? &*weights : nullptr},
-      limits));
-  MOE_ASSIGN_OR_RETURN(const auto parts,
-                       RequestedParts(served.layer->ffn->dense()));
-  return SetAnswer(std::move(served), parts,
-                   parameters.output_dtype.value_or(input_dtype()), limits);
-}
+// What the parameters of a request say.
+struct Parameters {
+  std::optional<int32_t> layer;
+  std::optional<v1::DType> output_dtype;
+  SteadyTime deadline = SteadyTime::max();
+  bool mark_final = false;  // the caller wants each response marked as the last
+};
 
-absl::StatusOr<InferWireRequest::Parameters>
-InferWireRequest::ReadParameters() {
+absl::StatusOr<Parameters> ReadParameters(const ModelInferRequest& head,
+                                          SteadyTime now) {
   Parameters result;
-  for (const auto& [name, value] : message_.head().parameters()) {
+  for (const auto& [name, value] : head.parameters()) {
     if (name == "layer") {
       MOE_ASSIGN_OR_RETURN(const int64_t layer, IntegerOf(name, value));
       // No model has a layer of those numbers.
@@ -222,19 +207,18 @@ InferWireRequest::ReadParameters() {
       }
       // As with other servers, 0 is none.
       if (micros > 0 && micros < kMax) {
-        deadline = std::min(deadline, std::chrono::steady_clock::now() +
-                                          std::chrono::microseconds(micros));
+        result.deadline = now + std::chrono::microseconds(micros);
       }
     } else if (name == "triton_enable_empty_final_response") {
-      mark_final_ = value.bool_param();
+      result.mark_final = value.bool_param();
     }
   }
   return result;
 }
 
-absl::StatusOr<ServedLayer> InferWireRequest::FindLayer(
-    const ModelRegistry& registry, std::optional<int32_t> layer) const {
-  const ModelInferRequest& head = message_.head();
+absl::StatusOr<ServedLayer> FindLayer(const ModelInferRequest& head,
+                                      const ModelRegistry& registry,
+                                      std::optional<int32_t> layer) {
   MOE_ASSIGN_OR_RETURN(
       const InferTarget target,
       FindInferTarget(registry, head.model_name(), head.model_version()));
@@ -253,9 +237,16 @@ absl::StatusOr<ServedLayer> InferWireRequest::FindLayer(
       target.served, target.layer.has_value() ? *target.layer : *layer);
 }
 
-absl::StatusOr<InferWireRequest::Inputs> InferWireRequest::FindInputs() const {
+// The index of each input by its name, -1 if there is none.
+struct Inputs {
+  int hidden_states = -1;
+  int expert_ids = -1;
+  int routing_weights = -1;
+};
+
+absl::StatusOr<Inputs> FindInputs(const ModelInferRequest& head) {
   Inputs result;
-  const auto& inputs = message_.head().inputs();
+  const auto& inputs = head.inputs();
   for (int i = 0; i < inputs.size(); ++i) {
     const std::string& name = inputs[i].name();
     int* const place = name == "hidden_states"     ? &result.hidden_states
@@ -279,12 +270,13 @@ absl::StatusOr<InferWireRequest::Inputs> InferWireRequest::FindInputs() const {
   return result;
 }
 
-absl::Status InferWireRequest::CheckRaw() const {
-  const auto& inputs = message_.head().inputs();
-  const size_t raw = message_.num_raw();
+// Checks that the data of all inputs are there, in one way.
+absl::Status CheckRaw(const InferMessage& message) {
+  const auto& inputs = message.head().inputs();
+  const size_t raw = message.num_raw();
   if (raw == 0) return absl::OkStatus();
   for (int i = 0; i < inputs.size(); ++i) {
-    if (message_.ContentsOf(i).any()) {
+    if (message.ContentsOf(i).any()) {
       return Refuse(inputs[i].name(),
                     ".contents: want none beside raw_input_contents");
     }
@@ -303,33 +295,24 @@ absl::Status InferWireRequest::CheckRaw() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<InferMessage::Data> InferWireRequest::ReadInput(
-    int i, absl::Span<const v1::DType> wanted, v1::Tensor* head) const {
-  const auto& input = message_.head().inputs(i);
-  MOE_ASSIGN_OR_RETURN(const v1::DType dtype,
-                       ParseDatatype(absl::StrCat(input.name(), ".datatype"),
-                                     input.datatype(), wanted));
-  head->set_dtype(dtype);
-  *head->mutable_shape() = input.shape();
-  return DataOf(i, input.name(), dtype);
-}
-
-absl::StatusOr<InferMessage::Data> InferWireRequest::DataOf(
-    int i, absl::string_view name, v1::DType dtype) const {
-  if (message_.num_raw() > 0) return message_.Raw(static_cast<size_t>(i));
-  const InferMessage::Contents& contents = message_.ContentsOf(i);
+// The data of input i, whose name is `name`.
+absl::StatusOr<InferMessage::Data> DataOf(const InferMessage& message, int i,
+                                          absl::string_view name,
+                                          v1::DType dtype) {
+  if (message.num_raw() > 0) return message.Raw(static_cast<size_t>(i));
+  const InferMessage::Contents& contents = message.ContentsOf(i);
   // No elements: right for no tokens, else a wrong number of bytes.
   if (!contents.any())
     return InferMessage::Data{.bytes = WireBytes(""), .size = 0};
   switch (dtype) {
     case v1::F32:
       if (contents.only(Elements::kFp32ContentsFieldNumber)) {
-        return message_.FloatsOf(i);
+        return message.FloatsOf(i);
       }
       return Refuse(name, ".contents: want fp32_contents alone, as for FP32");
     case v1::I32:
       if (contents.only(Elements::kIntContentsFieldNumber)) {
-        return message_.IntsOf(i);
+        return message.IntsOf(i);
       }
       return Refuse(name, ".contents: want int_contents alone, as for INT32");
     default:
@@ -338,25 +321,69 @@ absl::StatusOr<InferMessage::Data> InferWireRequest::DataOf(
   }
 }
 
-absl::StatusOr<absl::InlinedVector<AnswerPart, 4>>
-InferWireRequest::RequestedParts(bool dense) const {
-  constexpr AnswerPart kAll[] = {AnswerPart::kOutput, AnswerPart::kExpertIds,
-                                 AnswerPart::kRoutingWeights};
+// Sets the tensor's element type and shape to those of input i, which must be
+// one of `wanted`; returns its data.
+absl::StatusOr<InferMessage::Data> ReadInput(const InferMessage& message, int i,
+                                             absl::Span<const v1::DType> wanted,
+                                             v1::Tensor* head) {
+  const auto& input = message.head().inputs(i);
+  MOE_ASSIGN_OR_RETURN(const v1::DType dtype,
+                       ParseDatatype(absl::StrCat(input.name(), ".datatype"),
+                                     input.datatype(), wanted));
+  head->set_dtype(dtype);
+  *head->mutable_shape() = input.shape();
+  return DataOf(message, i, input.name(), dtype);
+}
+
+// Finds the tensors of a request and checks them against a layer.
+absl::StatusOr<RequestRows> ReadRows(const InferMessage& message,
+                                     const ServedLayer& served,
+                                     const ServiceLimits& limits) {
+  MOE_ASSIGN_OR_RETURN(const Inputs inputs, FindInputs(message.head()));
+  MOE_RETURN_IF_ERROR(CheckRaw(message));
+  const auto read = [&](int i, absl::Span<const v1::DType> wanted,
+                        v1::Tensor* head) -> absl::StatusOr<WireTensor> {
+    if (i < 0) return WireTensor(*head);
+    MOE_ASSIGN_OR_RETURN(const InferMessage::Data data,
+                         ReadInput(message, i, wanted, head));
+    return WireTensor(*head, data.bytes, data.size);
+  };
+  v1::Tensor states_head;
+  v1::Tensor ids_head;
+  v1::Tensor weights_head;
+  MOE_ASSIGN_OR_RETURN(const WireTensor states,
+                       read(inputs.hidden_states, kStates, &states_head));
+  MOE_ASSIGN_OR_RETURN(const WireTensor ids,
+                       read(inputs.expert_ids, kIds, &ids_head));
+  MOE_ASSIGN_OR_RETURN(const WireTensor weights,
+                       read(inputs.routing_weights, kWeights, &weights_head));
+  return RequestRows::Check(
+      served,
+      {.hidden_states = states,
+       .expert_ids = inputs.expert_ids >= 0 ? &ids : nullptr,
+       .routing_weights = inputs.routing_weights >= 0 ? &weights : nullptr},
+      limits);
+}
+
+absl::StatusOr<ResponseParts> RequestedParts(const ModelInferRequest& head,
+                                             bool dense) {
+  constexpr ResponsePart kAll[] = {ResponsePart::kOutput,
+                                   ResponsePart::kExpertIds,
+                                   ResponsePart::kRoutingWeights};
   const auto there_are = absl::MakeSpan(kAll, dense ? 1 : 3);
-  const auto& asked = message_.head().outputs();
+  const auto& asked = head.outputs();
   if (asked.empty()) {
-    return absl::InlinedVector<AnswerPart, 4>(there_are.begin(),
-                                              there_are.end());
+    return ResponseParts(there_are.begin(), there_are.end());
   }
-  absl::InlinedVector<AnswerPart, 4> parts;
+  ResponseParts parts;
   for (const auto& output : asked) {
     const auto* const found = std::find_if(
         there_are.begin(), there_are.end(),
-        [&](AnswerPart part) { return InferName(part) == output.name(); });
+        [&](ResponsePart part) { return InferName(part) == output.name(); });
     if (found == there_are.end()) {
       return Refuse("outputs: want ",
                     absl::StrJoin(there_are, ", ",
-                                  [](std::string* out, AnswerPart part) {
+                                  [](std::string* out, ResponsePart part) {
                                     absl::StrAppend(out, InferName(part));
                                   }),
                     "; got ", Shown(output.name()));
@@ -370,44 +397,129 @@ InferWireRequest::RequestedParts(bool dense) const {
   return parts;
 }
 
-void InferWireRequest::LayOut(AnswerBytes& answer) const {
+class InferCodec final : public RequestCodec {
+ public:
+  // message:      what the rows are views of
+  // inside_field: the response is this field of another message; 0 = none
+  InferCodec(InferMessage message, const RequestRows& rows, ResponsePlan plan,
+             bool mark_final, int inside_field, OutgoingMessage* response)
+      : message_(std::move(message)),
+        rows_(rows),
+        plan_(std::move(plan)),
+        mark_final_(mark_final),
+        inside_field_(inside_field),
+        response_(*response) {}
+
+  void Decode(int64_t first, Matrix hidden_states) const override {
+    rows_.Decode(first, hidden_states);
+  }
+  void DecodeRouting(int64_t first, MatrixView<int32_t> ids,
+                     Matrix weights) const override {
+    rows_.DecodeRouting(first, ids, weights);
+  }
+  void Encode(int64_t first, const EngineResult& rows) override {
+    if (first == 0) LayOut();
+    plan_.Encode(first, rows, response_);
+  }
+
+ private:
+  void LayOut();
+
+  const InferMessage message_;
+  const RequestRows rows_;
+  const ResponsePlan plan_;
+  const bool mark_final_;
+  const int inside_field_;
+  OutgoingMessage& response_;
+};
+
+void InferCodec::LayOut() {
   ModelInferResponse head;
   head.set_model_name(message_.head().model_name());
   head.set_model_version(std::string(kInferVersion));
-  head.set_id(request_id_);
+  head.set_id(message_.head().id());
   if (mark_final_) {
     (*head.mutable_parameters())["triton_final_response"].set_bool_param(true);
   }
-  absl::InlinedVector<AnswerBytes::Rows, 4> rows;
-  for (const AnswerPart part : answer_parts()) {
-    const v1::DType dtype = DTypeOf(part);
-    const int64_t columns = ColumnsOf(part);
+  absl::InlinedVector<OutgoingMessage::Rows, 4> rows;
+  for (const ResponsePlan::Tensor& tensor : plan_.tensors()) {
     auto& output = *head.add_outputs();
-    output.set_name(std::string(InferName(part)));
-    output.set_datatype(std::string(InferDatatype(dtype)));
-    output.add_shape(tokens);
-    output.add_shape(columns);
-    const int64_t row_bytes = columns * ElementBytes(dtype);
+    output.set_name(std::string(InferName(tensor.part)));
+    output.set_datatype(std::string(InferDatatype(tensor.dtype)));
+    output.add_shape(plan_.tokens());
+    output.add_shape(tensor.columns);
+    const int64_t row_bytes = tensor.row_bytes();
     rows.push_back(
         {.before = FieldHead(ModelInferResponse::kRawOutputContentsFieldNumber,
-                             static_cast<size_t>(tokens * row_bytes)),
-         .rows = tokens,
+                             static_cast<size_t>(plan_.tokens() * row_bytes)),
+         .rows = plan_.tokens(),
          .row_bytes = row_bytes});
   }
   rows.front().before.insert(0, head.SerializeAsString());
-  answer.Reserve(rows, answer_field_);
+  response_.Reserve(rows, inside_field_);
 }
 
-grpc::ByteBuffer InferWireRequest::StreamError(
-    const absl::Status& status, int64_t /*retry_after_ms*/) const {
+absl::StatusOr<ParsedRequest> ParseInferInside(int inside_field,
+                                               const grpc::ByteBuffer& bytes,
+                                               const ParseContext& context,
+                                               RequestLabel* label) {
+  InferMessage message;
+  const absl::Status parsed_message = message.Parse(bytes);
+  const ModelInferRequest& head = message.head();
+  label->model_name = head.model_name().substr(0, kMaxLabelBytes);
+  MOE_RETURN_IF_ERROR(parsed_message);
+  label->request_id = head.id();
+  MOE_RETURN_IF_ERROR(CheckRequestId(&label->request_id));
+  MOE_ASSIGN_OR_RETURN(const Parameters parameters,
+                       ReadParameters(head, context.now));
+  MOE_ASSIGN_OR_RETURN(ServedLayer served,
+                       FindLayer(head, context.registry, parameters.layer));
+  MOE_ASSIGN_OR_RETURN(const RequestRows rows,
+                       ReadRows(message, served, context.limits));
+  MOE_ASSIGN_OR_RETURN(ResponseParts parts,
+                       RequestedParts(head, served.layer->ffn->dense()));
+  ParsedRequest parsed{.call = {.layer = std::move(served),
+                                .tokens = rows.tokens(),
+                                .given_k = rows.given_k(),
+                                .parts = std::move(parts)},
+                       .deadline = parameters.deadline,
+                       .response = std::make_unique<OutgoingMessage>()};
+  ResponsePlan plan(parsed.call,
+                    parameters.output_dtype.value_or(rows.dtype()));
+  MOE_RETURN_IF_ERROR(plan.CheckSize(context.limits));
+  parsed.bytes = plan.bytes() + rows.bytes();
+  parsed.codec = std::make_unique<InferCodec>(
+      std::move(message), rows, std::move(plan), parameters.mark_final,
+      inside_field, parsed.response.get());
+  return parsed;
+}
+
+}  // namespace
+
+absl::StatusOr<ParsedRequest> ParseInfer(const grpc::ByteBuffer& message,
+                                         const ParseContext& context,
+                                         RequestLabel* label) {
+  return ParseInferInside(/*inside_field=*/0, message, context, label);
+}
+
+absl::StatusOr<ParsedRequest> ParseStreamedInfer(
+    const grpc::ByteBuffer& message, const ParseContext& context,
+    RequestLabel* label) {
+  return ParseInferInside(
+      inference::ModelStreamInferResponse::kInferResponseFieldNumber, message,
+      context, label);
+}
+
+grpc::ByteBuffer InferStreamError(const RequestLabel& label,
+                                  const absl::Status& status,
+                                  int64_t /*retry_after_ms*/) {
   // There is no field for the code.
   inference::ModelStreamInferResponse response;
   response.set_error_message(
       absl::StrCat(absl::StatusCodeToString(status.code()), ": ",
                    ToGrpcStatus(status).error_message()));
-  response.mutable_infer_response()->set_model_name(
-      message_.head().model_name().substr(0, 128));
-  response.mutable_infer_response()->set_id(request_id());
+  response.mutable_infer_response()->set_model_name(label.model_name);
+  response.mutable_infer_response()->set_id(label.request_id);
   const grpc::Slice slice(response.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
 }

@@ -1,6 +1,5 @@
 #include "server/open_inference/inference_service.h"
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,13 +7,15 @@
 #include "server/common/version.h"
 #include "server/open_inference/infer_metadata.h"
 #include "server/open_inference/infer_request.h"
+#include "server/rpc/stream_call.h"
+#include "server/rpc/unary_call.h"
 #include "server/wire/grpc_status.h"
 
 namespace moe {
 namespace {
 
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
-                                 const absl::Status& status) {
+grpc::ServerUnaryReactor* Respond(grpc::CallbackServerContext* context,
+                                  const absl::Status& status) {
   auto* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpcStatus(status));
   return reactor;
@@ -44,34 +45,34 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ServerLive(
     const inference::ServerLiveRequest* /*request*/,
     inference::ServerLiveResponse* response) {
   response->set_live(true);
-  return Answer(context, absl::OkStatus());
+  return Respond(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::ServerReady(
     grpc::CallbackServerContext* context,
     const inference::ServerReadyRequest* /*request*/,
     inference::ServerReadyResponse* response) {
-  response->set_ready(host_.serving());
-  return Answer(context, absl::OkStatus());
+  response->set_ready(services_.serving());
+  return Respond(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::ModelReady(
     grpc::CallbackServerContext* context,
     const inference::ModelReadyRequest* request,
     inference::ModelReadyResponse* response) {
-  const absl::Status status = host_.Authorize(*context);
+  const absl::Status status = services_.access().Authorize(*context);
   response->set_ready(
       status.ok() &&
-      FindInferTarget(host_.registry(), request->name(), request->version())
+      FindInferTarget(services_.registry(), request->name(), request->version())
           .ok());
-  return Answer(context, status);
+  return Respond(context, status);
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::ServerMetadata(
     grpc::CallbackServerContext* context,
     const inference::ServerMetadataRequest* /*request*/,
     inference::ServerMetadataResponse* response) {
-  const absl::Status status = host_.Authorize(*context);
+  const absl::Status status = services_.access().Authorize(*context);
   if (status.ok()) {
     response->set_name("moe-server");
     response->set_version(kVersion);
@@ -80,18 +81,18 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ServerMetadata(
       response->add_extensions(name);
     }
   }
-  return Answer(context, status);
+  return Respond(context, status);
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::ModelMetadata(
     grpc::CallbackServerContext* context,
     const inference::ModelMetadataRequest* request,
     inference::ModelMetadataResponse* response) {
-  return host_.AnswerNow(Method::kModelMetadata, context, [&] {
-    const auto target =
-        FindInferTarget(host_.registry(), request->name(), request->version());
+  return RespondNow(services_, Method::kModelMetadata, *context, [&] {
+    const auto target = FindInferTarget(services_.registry(), request->name(),
+                                        request->version());
     if (target.ok()) {
-      DescribeMetadata(*target, request->name(), host_.limits(), response);
+      DescribeMetadata(*target, request->name(), services_.limits(), response);
     }
     return target.status();
   });
@@ -101,11 +102,11 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelConfig(
     grpc::CallbackServerContext* context,
     const inference::ModelConfigRequest* request,
     inference::ModelConfigResponse* response) {
-  return host_.AnswerNow(Method::kModelConfig, context, [&] {
-    const auto target =
-        FindInferTarget(host_.registry(), request->name(), request->version());
+  return RespondNow(services_, Method::kModelConfig, *context, [&] {
+    const auto target = FindInferTarget(services_.registry(), request->name(),
+                                        request->version());
     if (target.ok()) {
-      DescribeConfig(*target, request->name(), host_.limits(),
+      DescribeConfig(*target, request->name(), services_.limits(),
                      response->mutable_config());
     }
     return target.status();
@@ -116,17 +117,17 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelStatistics(
     grpc::CallbackServerContext* context,
     const inference::ModelStatisticsRequest* request,
     inference::ModelStatisticsResponse* response) {
-  return host_.AnswerNow(Method::kModelStatistics, context, [&] {
+  return RespondNow(services_, Method::kModelStatistics, *context, [&] {
     if (request->name().empty()) {
-      for (auto& model : host_.registry().List()) {
+      for (auto& model : services_.registry().List()) {
         const std::string name = model->name;
         DescribeStatistics({.served = std::move(model), .layer = std::nullopt},
                            name, response->add_model_stats());
       }
       return absl::OkStatus();
     }
-    const auto target =
-        FindInferTarget(host_.registry(), request->name(), request->version());
+    const auto target = FindInferTarget(services_.registry(), request->name(),
+                                        request->version());
     if (target.ok()) {
       DescribeStatistics(*target, request->name(), response->add_model_stats());
     }
@@ -138,7 +139,7 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::RepositoryIndex(
     grpc::CallbackServerContext* context,
     const inference::RepositoryIndexRequest* request,
     inference::RepositoryIndexResponse* response) {
-  return host_.AnswerNow(Method::kRepositoryIndex, context, [&] {
+  return RespondNow(services_, Method::kRepositoryIndex, *context, [&] {
     for (const ModelStatus& model : models_.List()) {
       const bool ready = model.state == ModelStatus::State::kReady;
       if (request->ready() && !ready) continue;
@@ -156,20 +157,19 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::RepositoryModelLoad(
     grpc::CallbackServerContext* context,
     const inference::RepositoryModelLoadRequest* request,
     inference::RepositoryModelLoadResponse* /*response*/) {
-  auto* call =
-      std::make_unique<UnaryCall>(Method::kRepositoryModelLoad, host_.metrics())
-          .release();  // owns itself until OnDone
-  absl::Status status = host_.AuthorizeControl(*context);
+  UnaryCall* const call =
+      UnaryCall::Make(Method::kRepositoryModelLoad, services_.metrics());
+  absl::Status status = services_.access().AuthorizeControl(*context);
   if (status.ok()) status = CheckRepository(request->repository_name());
   if (status.ok() && !request->parameters().empty()) {
     // They would configure a model; here its folder does.
     status = absl::UnimplementedError("parameters: want none");
   }
   if (!status.ok()) {
-    call->Answer(status);
+    call->Respond(status);
   } else {
     models_.Load(request->model_name(),
-                 [call](const absl::Status& loaded) { call->Answer(loaded); });
+                 [call](const absl::Status& loaded) { call->Respond(loaded); });
   }
   return call;
 }
@@ -178,16 +178,15 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::RepositoryModelUnload(
     grpc::CallbackServerContext* context,
     const inference::RepositoryModelUnloadRequest* request,
     inference::RepositoryModelUnloadResponse* /*response*/) {
-  auto* call = std::make_unique<UnaryCall>(Method::kRepositoryModelUnload,
-                                           host_.metrics())
-                   .release();  // owns itself until OnDone
-  absl::Status status = host_.AuthorizeControl(*context);
+  UnaryCall* const call =
+      UnaryCall::Make(Method::kRepositoryModelUnload, services_.metrics());
+  absl::Status status = services_.access().AuthorizeControl(*context);
   if (status.ok()) status = CheckRepository(request->repository_name());
   if (!status.ok()) {
-    call->Answer(status);
+    call->Respond(status);
   } else {
     models_.Unload(request->model_name(), [call](const absl::Status& unloaded) {
-      call->Answer(unloaded);
+      call->Respond(unloaded);
     });
   }
   return call;
@@ -196,13 +195,12 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::RepositoryModelUnload(
 grpc::ServerUnaryReactor* InferenceServiceImpl::ModelInfer(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
-  return host_.Run<InferWireRequest>(Method::kModelInfer, context, request,
-                                     response);
+  return RunOnEngine(&services_, kModelInfer, context, *request, response);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 InferenceServiceImpl::ModelStreamInfer(grpc::CallbackServerContext* context) {
-  return host_.RunStream<InferWireRequest>(Method::kModelStreamInfer, context);
+  return RunStream(&services_, kModelStreamInfer, context);
 }
 
 }  // namespace moe

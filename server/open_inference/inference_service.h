@@ -6,7 +6,7 @@
 
 #include "inference/inference.grpc.pb.h"
 #include "server/models/model_manager.h"
-#include "server/rpc/rpc_calls.h"
+#include "server/rpc/service_context.h"
 
 namespace moe {
 
@@ -44,8 +44,8 @@ using InferenceServiceBase =
 class InferenceServiceImpl final : public InferenceServiceBase {
  public:
   // Both must outlive the service.
-  InferenceServiceImpl(RpcHost* host, ModelManager* models)
-      : host_(*host), models_(*models) {}
+  InferenceServiceImpl(ServiceContext* services, ModelManager* models)
+      : services_(*services), models_(*models) {}
 
   // Probes: not counted; the first two need no token.
   grpc::ServerUnaryReactor* ServerLive(
@@ -81,7 +81,7 @@ class InferenceServiceImpl final : public InferenceServiceBase {
       grpc::CallbackServerContext* context,
       const inference::RepositoryIndexRequest* request,
       inference::RepositoryIndexResponse* response) override;
-  // Answered when it is done.
+  // Responds when it is done.
   grpc::ServerUnaryReactor* RepositoryModelLoad(
       grpc::CallbackServerContext* context,
       const inference::RepositoryModelLoadRequest* request,
@@ -99,7 +99,7 @@ class InferenceServiceImpl final : public InferenceServiceBase {
       grpc::CallbackServerContext* context) override;
 
  private:
-  RpcHost& host_;
+  ServiceContext& services_;
   ModelManager& models_;
 };
 

@@ -23,7 +23,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "moe/shards/shards.grpc.pb.h"
-#include "server/engine/batch_queue.h"
+#include "server/common/steady_time.h"
 #include "server/metrics/metrics.h"
 #include "server/transport/caller.h"
 

@@ -33,12 +33,12 @@ grpc::ByteBuffer ShardRequestWriter::Write(const SpreadLayer& layer,
       }
     }
   }
-  const AnswerBytes::TensorPlan plan{
+  const OutgoingMessage::TensorPlan plan{
       .field = shards::ForwardExpertsRequest::kHiddenStatesFieldNumber,
       .dtype = dtype,
       .rows = static_cast<int64_t>(tokens_.size()),
       .cols = layer.expert.d_model};
-  AnswerBytes bytes;
+  OutgoingMessage bytes;
   bytes.Reserve(request.SerializeAsString(), absl::MakeConstSpan(&plan, 1),
                 /*inside_field=*/0);
   for (size_t r = 0; r < tokens_.size(); ++r) {

@@ -1,56 +1,36 @@
 #include "server/shards/shard_request.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "experts/base/status_macros.h"
+#include "moe/shards/shards.pb.h"
+#include "router/ffn_layer.h"
+#include "server/engine/engine_request.h"
+#include "server/engine/layer_call.h"
+#include "server/rpc/response_plan.h"
+#include "server/wire/tensor_codec.h"
+#include "server/wire/wire_message.h"
 
 namespace moe {
+namespace {
 
-absl::Status ExpertsWireRequest::Prepare(const grpc::ByteBuffer& message,
-                                         const ModelRegistry& registry,
-                                         const ServiceLimits& limits) {
-  using Message = shards::ForwardExpertsRequest;
-  Message request;
-  if (!data_.Parse(message, Message::kHiddenStatesFieldNumber,
-                   Message::kHiddenStatesFieldNumber, &request)) {
-    return absl::InvalidArgumentError(
-        "request: want a moe.shards.ForwardExpertsRequest message");
-  }
-  MOE_ASSIGN_OR_RETURN(ServedLayer served,
-                       registry.FindLayer(request.model(), request.layer()));
-  const ModelLayer& layer = *served.layer;
-  if (layer.held_experts.empty()) {
-    return absl::FailedPreconditionError(
-        "model: this server is no shard; start it with --experts");
-  }
-  const int64_t d_model = layer.ffn->d_model();
-  MOE_ASSIGN_OR_RETURN(
-      hidden_states_,
-      CheckHiddenStates(data_.Tensor(Message::kHiddenStatesFieldNumber,
-                                     request.hidden_states()),
-                        "hidden_states", d_model, limits.max_request_tokens));
-  MOE_RETURN_IF_ERROR(CheckExperts(request, layer));
-  MOE_RETURN_IF_ERROR(CheckRows(request));
-  MOE_ASSIGN_OR_RETURN(
-      output_dtype_, OutputDType(request.output_dtype(), hidden_states_.dtype));
-  tokens = static_cast<int64_t>(rows_.size());
-  const int64_t answer_bytes = tokens * d_model * ElementBytes(output_dtype_);
-  if (answer_bytes + 1024 > limits.max_message_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rows: want an answer of at most ", limits.max_message_bytes,
-        " bytes, ", tokens, " rows make ", answer_bytes,
-        "; send fewer, or raise the shard's --max_message_bytes"));
-  }
-  bytes = answer_bytes + hidden_states_.bytes() +
-          tokens * int64_t{2 * sizeof(int32_t) + sizeof(float)};
-  SetLayer(std::move(served), /*given_k=*/1, /*route_only=*/false);
-  return absl::OkStatus();
-}
+// Of each token of the engine: its expert, its row of the hidden states, and
+// the factor on the input.
+struct Assignments {
+  std::vector<int32_t> experts;
+  std::vector<int32_t> rows;
+  std::vector<float> scales;
+};
 
-absl::Status ExpertsWireRequest::CheckExperts(
-    const shards::ForwardExpertsRequest& request, const ModelLayer& layer) {
+// Checks that the experts of a request are held, and are those it wants.
+absl::Status CheckExperts(const shards::ForwardExpertsRequest& request,
+                          const ModelLayer& layer) {
   if (request.fingerprints_size() != request.experts_size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "fingerprints: want one for each of ", request.experts_size(),
@@ -81,8 +61,9 @@ absl::Status ExpertsWireRequest::CheckExperts(
   return absl::OkStatus();
 }
 
-absl::Status ExpertsWireRequest::CheckRows(
-    const shards::ForwardExpertsRequest& request) {
+// num_rows: of the hidden states
+absl::Status CheckRows(const shards::ForwardExpertsRequest& request,
+                       int64_t num_rows) {
   if (request.row_counts_size() != request.experts_size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "row_counts: want one for each of ", request.experts_size(),
@@ -103,9 +84,9 @@ absl::Status ExpertsWireRequest::CheckRows(
                      request.rows_size()));
   }
   for (const int32_t row : request.rows()) {
-    if (row < 0 || row >= hidden_states_.rows) {
+    if (row < 0 || row >= num_rows) {
       return absl::InvalidArgumentError(
-          absl::StrCat("rows: want 0 to ", hidden_states_.rows - 1,
+          absl::StrCat("rows: want 0 to ", num_rows - 1,
                        ", rows of hidden_states, got ", row));
     }
   }
@@ -115,40 +96,128 @@ absl::Status ExpertsWireRequest::CheckRows(
         "input_scales: want none or one for each of ", request.rows_size(),
         " rows, got ", request.input_scales_size()));
   }
-  rows_.assign(request.rows().begin(), request.rows().end());
-  scales_.assign(request.input_scales().begin(), request.input_scales().end());
-  scales_.resize(rows_.size(), 1.0F);
-  experts_.clear();
-  for (int i = 0; i < request.experts_size(); ++i) {
-    experts_.insert(experts_.end(), static_cast<size_t>(request.row_counts(i)),
-                    request.experts(i));
-  }
   return absl::OkStatus();
 }
 
-void ExpertsWireRequest::Decode(int64_t first, Matrix hidden_states) const {
-  for (int64_t i = 0; i < hidden_states.rows(); ++i) {
-    const int32_t row = rows_[static_cast<size_t>(first + i)];
-    moe::Decode(hidden_states_.Rows(row, 1), hidden_states.Rows(i, 1));
+// Requires: CheckRows.
+Assignments AssignmentsOf(const shards::ForwardExpertsRequest& request) {
+  Assignments result;
+  result.rows.assign(request.rows().begin(), request.rows().end());
+  result.scales.assign(request.input_scales().begin(),
+                       request.input_scales().end());
+  result.scales.resize(result.rows.size(), 1.0F);
+  for (int i = 0; i < request.experts_size(); ++i) {
+    result.experts.insert(result.experts.end(),
+                          static_cast<size_t>(request.row_counts(i)),
+                          request.experts(i));
   }
+  return result;
 }
 
-void ExpertsWireRequest::DecodeRouting(int64_t first, MatrixView<int32_t> ids,
-                                       Matrix weights) const {
-  std::copy_n(experts_.begin() + first, ids.rows(), ids.data());
-  std::copy_n(scales_.begin() + first, weights.rows(), weights.data());
-}
+class ExpertsCodec final : public RequestCodec {
+ public:
+  // data: what the hidden states are a view of
+  ExpertsCodec(TensorData data, const WireMatrix& hidden_states,
+               Assignments assignments, ResponsePlan plan,
+               OutgoingMessage* response)
+      : data_(std::move(data)),
+        hidden_states_(hidden_states),
+        assignments_(std::move(assignments)),
+        plan_(std::move(plan)),
+        response_(*response) {}
 
-void ExpertsWireRequest::Encode(int64_t first, const EngineResult& rows) {
-  if (first == 0) {
-    const AnswerBytes::TensorPlan plan{
+  void Decode(int64_t first, Matrix hidden_states) const override {
+    for (int64_t i = 0; i < hidden_states.rows(); ++i) {
+      const int32_t row = assignments_.rows[static_cast<size_t>(first + i)];
+      moe::Decode(hidden_states_.Rows(row, 1), hidden_states.Rows(i, 1));
+    }
+  }
+  void DecodeRouting(int64_t first, MatrixView<int32_t> ids,
+                     Matrix weights) const override {
+    std::copy_n(assignments_.experts.begin() + first, ids.rows(), ids.data());
+    std::copy_n(assignments_.scales.begin() + first, weights.rows(),
+                weights.data());
+  }
+  void Encode(int64_t first, const EngineResult& rows) override {
+    if (first == 0) LayOut();
+    plan_.Encode(first, rows, response_);
+  }
+
+ private:
+  void LayOut() {
+    const ResponsePlan::Tensor& output = plan_.tensors().front();
+    const OutgoingMessage::TensorPlan plan{
         .field = shards::ForwardExpertsResponse::kOutputFieldNumber,
-        .dtype = output_dtype_,
-        .rows = tokens,
-        .cols = ffn().d_model()};
-    answer_.Reserve("", absl::MakeConstSpan(&plan, 1), /*inside_field=*/0);
+        .dtype = output.dtype,
+        .rows = plan_.tokens(),
+        .cols = output.columns};
+    response_.Reserve("", absl::MakeConstSpan(&plan, 1), /*inside_field=*/0);
   }
-  EncodeRows(rows.output, output_dtype_, answer_.Row(0, first));
+
+  const TensorData data_;
+  const WireMatrix hidden_states_;
+  const Assignments assignments_;
+  const ResponsePlan plan_;
+  OutgoingMessage& response_;
+};
+
+absl::Status CheckSize(const ResponsePlan& plan, const ServiceLimits& limits) {
+  if (plan.bytes() + ResponsePlan::kMaxEnvelopeBytes <=
+      limits.max_message_bytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("rows: want an answer of at most ", limits.max_message_bytes,
+                   " bytes, ", plan.tokens(), " rows make ", plan.bytes(),
+                   "; send fewer, or raise the shard's --max_message_bytes"));
+}
+
+}  // namespace
+
+absl::StatusOr<ParsedRequest> ParseForwardExperts(
+    const grpc::ByteBuffer& message, const ParseContext& context,
+    RequestLabel* /*label*/) {
+  using Message = shards::ForwardExpertsRequest;
+  Message request;
+  TensorData data;
+  if (!data.Parse(message, Message::kHiddenStatesFieldNumber,
+                  Message::kHiddenStatesFieldNumber, &request)) {
+    return absl::InvalidArgumentError(
+        "request: want a moe.shards.ForwardExpertsRequest message");
+  }
+  MOE_ASSIGN_OR_RETURN(
+      ServedLayer served,
+      context.registry.FindLayer(request.model(), request.layer()));
+  const ModelLayer& layer = *served.layer;
+  if (layer.held_experts.empty()) {
+    return absl::FailedPreconditionError(
+        "model: this server is no shard; start it with --experts");
+  }
+  MOE_ASSIGN_OR_RETURN(
+      const WireMatrix hidden_states,
+      CheckHiddenStates(data.Tensor(Message::kHiddenStatesFieldNumber,
+                                    request.hidden_states()),
+                        "hidden_states", layer.ffn->d_model(),
+                        context.limits.max_request_tokens));
+  MOE_RETURN_IF_ERROR(CheckExperts(request, layer));
+  MOE_RETURN_IF_ERROR(CheckRows(request, hidden_states.rows));
+  MOE_ASSIGN_OR_RETURN(
+      const v1::DType output_dtype,
+      OutputDType(request.output_dtype(), hidden_states.dtype));
+  ParsedRequest parsed{.call = {.layer = std::move(served),
+                                .tokens = request.rows_size(),
+                                .given_k = 1,
+                                .parts = {ResponsePart::kOutput}},
+                       .response = std::make_unique<OutgoingMessage>()};
+  ResponsePlan plan(parsed.call, output_dtype);
+  MOE_RETURN_IF_ERROR(CheckSize(plan, context.limits));
+  constexpr int64_t kAssignmentBytes = 2 * sizeof(int32_t) + sizeof(float);
+  parsed.bytes = plan.bytes() + hidden_states.bytes() +
+                 parsed.call.tokens * kAssignmentBytes;
+  parsed.codec = std::make_unique<ExpertsCodec>(
+      std::move(data), hidden_states, AssignmentsOf(request), std::move(plan),
+      parsed.response.get());
+  return parsed;
 }
 
 }  // namespace moe

@@ -1,6 +1,7 @@
 #include "server/shards/shard_service.h"
 
 #include "server/common/version.h"
+#include "server/rpc/unary_call.h"
 #include "server/shards/shard_request.h"
 
 namespace moe {
@@ -9,9 +10,9 @@ grpc::ServerUnaryReactor* ExpertShardServiceImpl::DescribeShard(
     grpc::CallbackServerContext* context,
     const shards::DescribeShardRequest* /*request*/,
     shards::ShardDescription* response) {
-  return host_.AnswerNow(Method::kDescribeShard, context, [&] {
+  return RespondNow(services_, Method::kDescribeShard, *context, [&] {
     response->set_version(kVersion);
-    for (const auto& served : host_.registry().List()) {
+    for (const auto& served : services_.registry().List()) {
       shards::ShardModel& model = *response->add_models();
       model.set_name(served->name);
       for (const ModelLayer& held : served->model->layers()) {
@@ -32,8 +33,7 @@ grpc::ServerUnaryReactor* ExpertShardServiceImpl::DescribeShard(
 grpc::ServerUnaryReactor* ExpertShardServiceImpl::ForwardExperts(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
-  return host_.Run<ExpertsWireRequest>(Method::kForwardExperts, context,
-                                       request, response);
+  return RunOnEngine(&services_, kForwardExperts, context, *request, response);
 }
 
 }  // namespace moe

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "moe/shards/shards.grpc.pb.h"
-#include "server/rpc/rpc_calls.h"
+#include "server/rpc/service_context.h"
 
 namespace moe {
 
@@ -15,8 +15,9 @@ using ExpertShardServiceBase =
 // Thread-safe.
 class ExpertShardServiceImpl final : public ExpertShardServiceBase {
  public:
-  // The host must outlive the service.
-  explicit ExpertShardServiceImpl(RpcHost* host) : host_(*host) {}
+  // The context must outlive the service.
+  explicit ExpertShardServiceImpl(ServiceContext* services)
+      : services_(*services) {}
 
   grpc::ServerUnaryReactor* DescribeShard(
       grpc::CallbackServerContext* context,
@@ -28,7 +29,7 @@ class ExpertShardServiceImpl final : public ExpertShardServiceBase {
                                            grpc::ByteBuffer* response) override;
 
  private:
-  RpcHost& host_;
+  ServiceContext& services_;
 };
 
 }  // namespace moe

@@ -5,14 +5,12 @@
 #include <utility>
 
 namespace moe {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
 
 SendWatch::SendWatch(SendWatchOptions options) : options_(std::move(options)) {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] {
+    const absl::Duration pause = ShorterTimeout() / 4;
+    while (!stop_.WaitForNotificationWithTimeout(pause)) EndStalled();
+  });
 }
 
 SendWatch::~SendWatch() {
@@ -20,44 +18,46 @@ SendWatch::~SendWatch() {
   thread_.join();
 }
 
-SendWatch::Send SendWatch::Begin(grpc_call* call) {
-  std::list<Pending> one = {{.call = call, .since = Clock::now()}};
+SendWatch::Send SendWatch::Begin(EndCall end_call) {
+  std::list<Pending> one;
+  one.push_back(
+      {.end_call = std::move(end_call), .since = options_.clock->Now()});
   absl::MutexLock lock(&mutex_);
   sends_.splice(sends_.end(), one);
   return std::prev(sends_.end());
 }
 
 void SendWatch::End(Send send) {
+  std::list<Pending> one;  // is destroyed without the lock
   absl::MutexLock lock(&mutex_);
-  (send->call != nullptr ? sends_ : ended_).erase(send);
+  one.splice(one.end(), send->end_call != nullptr ? sends_ : ended_, send);
 }
 
 bool SendWatch::EndOne(absl::Duration timeout) {
-  grpc_call* call = nullptr;
+  EndCall end_call;
   {
     absl::MutexLock lock(&mutex_);
-    if (sends_.empty() ||
-        absl::FromChrono(Clock::now() - sends_.front().since) < timeout) {
+    if (sends_.empty() || absl::FromChrono(options_.clock->Now() -
+                                           sends_.front().since) < timeout) {
       return false;
     }
-    call = std::exchange(sends_.front().call, nullptr);
+    end_call = std::exchange(sends_.front().end_call, nullptr);
     ended_.splice(ended_.end(), sends_, sends_.begin());
-    grpc_call_ref(call);
   }
   options_.on_stalled();
   // Without the lock: gRPC may tell the call of it from within.
-  grpc_call_cancel(call, /*reserved=*/nullptr);
-  grpc_call_unref(call);
+  end_call();
   return true;
 }
 
-void SendWatch::Run() {
-  const absl::Duration shorter =
-      std::min(options_.timeout, options_.timeout_under_pressure);
-  while (!stop_.WaitForNotificationWithTimeout(shorter / 4)) {
-    while (EndOne(options_.under_pressure() ? shorter : options_.timeout)) {
-    }
+void SendWatch::EndStalled() {
+  while (
+      EndOne(options_.under_pressure() ? ShorterTimeout() : options_.timeout)) {
   }
+}
+
+absl::Duration SendWatch::ShorterTimeout() const {
+  return std::min(options_.timeout, options_.timeout_under_pressure);
 }
 
 }  // namespace moe

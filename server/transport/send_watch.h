@@ -6,16 +6,16 @@
 
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <list>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "grpc/grpc.h"
+#include "server/common/steady_time.h"
 
 namespace moe {
 
@@ -23,17 +23,23 @@ struct SendWatchOptions {
   // How long a message may take to be sent, and how long while memory is short.
   absl::Duration timeout;
   absl::Duration timeout_under_pressure;
-  // Whether memory is short. Called from the watch's thread, as are all here.
+  // Whether memory is short.
   std::function<bool()> under_pressure;
   // Called for each call that is ended.
   std::function<void()> on_stalled;
+  const SteadyClock* clock = &SteadyClock::Real();
 };
 
 // Thread-safe.
 class SendWatch {
+ public:
+  // Ends a call. Must be harmless once the call has ended.
+  using EndCall = absl::AnyInvocable<void()>;
+
+ private:
   struct Pending {
-    grpc_call* call;  // null: has been ended
-    std::chrono::steady_clock::time_point since;
+    EndCall end_call;  // null: has been called
+    SteadyTime since;
   };
 
  public:
@@ -45,13 +51,19 @@ class SendWatch {
   SendWatch(const SendWatch&) = delete;
   SendWatch& operator=(const SendWatch&) = delete;
 
-  // The call begins to send a message. It must live until End.
-  Send Begin(grpc_call* call);
+  // A call begins to send a message. `end_call` is called, from another thread,
+  // if that takes too long, even while End is being called; it goes with End.
+  Send Begin(EndCall end_call);
   // The message has been sent, or the call has ended. Once for each Begin.
   void End(Send send);
 
+  // Ends the calls that have been sending for too long. The watch does it by
+  // itself every quarter of the shorter timeout.
+  void EndStalled();
+
  private:
-  void Run();
+  // The shorter of the two timeouts.
+  absl::Duration ShorterTimeout() const;
   // Ends the call that has been sending longest, if that is too long. Returns
   // whether it was.
   bool EndOne(absl::Duration timeout);

@@ -20,9 +20,14 @@ class CodedInputStream;
 
 namespace moe {
 
-// Owns gRPC's slices. Thread-safety: thread-compatible.
+// Owns gRPC's slices; views of the data stay good when it is moved.
+// Thread-safety: thread-compatible.
 class InferMessage {
  public:
+  InferMessage() = default;
+  InferMessage(InferMessage&&) = default;
+  InferMessage& operator=(InferMessage&&) = default;
+
   // The elements of a tensor, little-endian; a view into the message.
   struct Data {
     WireBytes bytes;

@@ -98,4 +98,24 @@ bool SkipField(CodedInputStream& input, uint32_t tag,
   }
 }
 
+std::string FieldHead(int field, size_t size) {
+  uint8_t head[15];  // 5 of the tag, 10 of the length
+  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(
+      Wire::MakeTag(field, Wire::WIRETYPE_LENGTH_DELIMITED), head);
+  end = CodedOutputStream::WriteVarint64ToArray(size, end);
+  return std::string(head, end);
+}
+
+void AppendDouble(int field, double value, std::string* to) {
+  uint8_t bytes[5 + sizeof(value)];  // 5 of the tag
+  uint8_t* end = Wire::WriteDoubleToArray(field, value, bytes);
+  to->append(bytes, end);
+}
+
+void AppendFixed32(int field, uint32_t value, std::string* to) {
+  uint8_t bytes[5 + sizeof(value)];
+  uint8_t* end = Wire::WriteFixed32ToArray(field, value, bytes);
+  to->append(bytes, end);
+}
+
 }  // namespace moe

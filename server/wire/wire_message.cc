@@ -47,14 +47,6 @@ bool CopyTensorHead(CodedInputStream& input, std::string* head, size_t* first,
 
 }  // namespace
 
-std::string FieldHead(int field, size_t size) {
-  uint8_t head[15];  // 5 of the tag, 10 of the length
-  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(
-      Wire::MakeTag(field, Wire::WIRETYPE_LENGTH_DELIMITED), head);
-  end = CodedOutputStream::WriteVarint64ToArray(size, end);
-  return std::string(head, end);
-}
-
 bool MessageBytes::Hold(const grpc::ByteBuffer& bytes) {
   if (!bytes.Dump(&slices_).ok()) return false;
   size_t begin = 0;
@@ -125,9 +117,9 @@ WireTensor TensorData::Tensor(int field, const v1::Tensor& head) const {
   return WireTensor(head);
 }
 
-void AnswerBytes::Reserve(absl::string_view fields,
-                          absl::Span<const TensorPlan> tensors,
-                          int inside_field) {
+void OutgoingMessage::Reserve(absl::string_view fields,
+                              absl::Span<const TensorPlan> tensors,
+                              int inside_field) {
   std::vector<Rows> parts;
   for (const TensorPlan& plan : tensors) {
     v1::Tensor head;
@@ -151,7 +143,7 @@ void AnswerBytes::Reserve(absl::string_view fields,
                 static_cast<int64_t>(fields.size());
 }
 
-void AnswerBytes::Reserve(absl::Span<const Rows> rows, int inside_field) {
+void OutgoingMessage::Reserve(absl::Span<const Rows> rows, int inside_field) {
   size_t size = 0;
   for (const Rows& part : rows) {
     size +=
@@ -173,11 +165,11 @@ void AnswerBytes::Reserve(absl::Span<const Rows> rows, int inside_field) {
   MOE_CHECK(to == slice_.end());
 }
 
-char* AnswerBytes::Row(size_t index, int64_t row) const {
+char* OutgoingMessage::Row(size_t index, int64_t row) const {
   return places_[index].data + row * places_[index].row_bytes;
 }
 
-grpc::ByteBuffer AnswerBytes::Take() {
+grpc::ByteBuffer OutgoingMessage::Take() {
   grpc::ByteBuffer bytes(&slice_, 1);
   slice_ = grpc::Slice();
   places_.clear();

@@ -1,9 +1,9 @@
 // Messages whose tensors stay where the network put them.
 //
 // Protobuf would copy the data of a request's tensors out of gRPC's slices, and
-// that of an answer's into them. Here a request is parsed without this data,
-// and an answer is laid out first, so that rows are written into the bytes that
-// gRPC sends: one copy on each side, between wire and batch.
+// that of a response's into them. Here a request is parsed without this data,
+// and a response is laid out first, so that rows are written into the bytes
+// that gRPC sends: one copy on each side, between wire and batch.
 
 #pragma once
 
@@ -22,13 +22,14 @@
 
 namespace moe {
 
-// The bytes of a message, in gRPC's slices, which it owns.
+// The bytes of a message, in gRPC's slices, which it owns. Views of them stay
+// good when it is moved.
 // Thread-safety: thread-compatible.
 class MessageBytes {
  public:
   MessageBytes() = default;
-  MessageBytes(const MessageBytes&) = delete;
-  MessageBytes& operator=(const MessageBytes&) = delete;
+  MessageBytes(MessageBytes&&) = default;
+  MessageBytes& operator=(MessageBytes&&) = default;
 
   // Once. False if gRPC can't give them.
   bool Hold(const grpc::ByteBuffer& bytes);
@@ -40,13 +41,14 @@ class MessageBytes {
   std::vector<WireBytes::Piece> pieces_;
 };
 
-// The data of a request's tensors. Owns gRPC's slices.
+// The data of a request's tensors. Owns gRPC's slices; views of them stay good
+// when it is moved.
 // Thread-safety: thread-compatible.
 class TensorData {
  public:
   TensorData() = default;
-  TensorData(const TensorData&) = delete;
-  TensorData& operator=(const TensorData&) = delete;
+  TensorData(TensorData&&) = default;
+  TensorData& operator=(TensorData&&) = default;
 
   // Parses a message as protobuf does, but leaves the data of the tensors in
   // its fields first_tensor to last_tensor in place: their `data` stays empty.
@@ -68,12 +70,12 @@ class TensorData {
   std::vector<Range> ranges_;
 };
 
-// An answer, or a request to a shard, as the bytes that gRPC sends.
+// A response, or a request to a shard, as the bytes that gRPC sends.
 // Thread-safety: thread-compatible.
-class AnswerBytes {
+class OutgoingMessage {
  public:
   struct TensorPlan {
-    int field;  // of the answer
+    int field;  // of the message
     v1::DType dtype;
     int64_t rows;
     int64_t cols;
@@ -84,7 +86,7 @@ class AnswerBytes {
   void Reserve(absl::string_view fields, absl::Span<const TensorPlan> tensors,
                int inside_field);
 
-  // Rows of a matrix that are one field of the answer, or a part of it.
+  // Rows of a matrix that are one field of the message, or a part of it.
   struct Rows {
     std::string before;  // bytes of the message between the last rows and these
     int64_t rows;
@@ -111,8 +113,5 @@ class AnswerBytes {
   char* fields_end_ = nullptr;
   std::vector<Place> places_;
 };
-
-// The tag and the length of a field of `size` bytes.
-std::string FieldHead(int field, size_t size);
 
 }  // namespace moe

@@ -66,10 +66,10 @@ void Send(benchmark::State& state, v1::DType dtype) {
   const int64_t bytes = state.range(0);
   const int64_t rows = bytes / (kDModel * ElementBytes(dtype));
   const std::vector<float> batch(static_cast<size_t>(rows * kDModel), 0.5F);
-  const AnswerBytes::TensorPlan plans[] = {
+  const OutgoingMessage::TensorPlan plans[] = {
       {v1::ForwardResponse::kOutputFieldNumber, dtype, rows, kDModel}};
   for (auto _ : state) {
-    AnswerBytes answer;
+    OutgoingMessage answer;
     answer.Reserve("", plans, /*inside_field=*/0);
     EncodeRows(ConstMatrix(batch.data(), rows, kDModel), dtype,
                answer.Row(0, 0));

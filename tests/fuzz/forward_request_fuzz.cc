@@ -1,5 +1,5 @@
 // The wire: bytes of a ForwardRequest or a RouteRequest (by the first byte),
-// checked as the service checks them; what passes is decoded, and an answer is
+// checked as the service checks them; what passes is decoded, and a response is
 // encoded.
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "server/rpc/wire_request.h"
+#include "server/moe_v1/moe_request.h"
 #include "server/wire/wire_message.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/request_target.h"
@@ -52,12 +52,12 @@ void CompareParsers(absl::string_view bytes, const grpc::ByteBuffer& buffer) {
   MOE_CHECK(got.SerializeAsString() == want.SerializeAsString());
 }
 
-template <typename Message, typename Response, typename Request>
-void Run(absl::string_view bytes) {
+template <typename Message, typename Response>
+void Run(moe::ParseFunction* parse, absl::string_view bytes) {
   const grpc::ByteBuffer buffer = moe::InPieces(bytes);
   CompareParsers<Message>(bytes, buffer);
   Response response;
-  const auto id = moe::AnswerOffline<Request>(buffer, &response);
+  const auto id = moe::RespondOffline(parse, buffer, &response);
   MOE_CHECK(!id.has_value() || response.request_id() == *id);
 }
 
@@ -67,11 +67,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const absl::string_view bytes = moe::TextOf(data + 1, size - 1);
   if (data[0] % 2 == 0) {
-    Run<moe::v1::ForwardRequest, moe::v1::ForwardResponse,
-        moe::ForwardWireRequest>(bytes);
+    Run<moe::v1::ForwardRequest, moe::v1::ForwardResponse>(&moe::ParseForward,
+                                                           bytes);
   } else {
-    Run<moe::v1::RouteRequest, moe::v1::RouteResponse, moe::RouteWireRequest>(
-        bytes);
+    Run<moe::v1::RouteRequest, moe::v1::RouteResponse>(&moe::ParseRoute, bytes);
   }
   return 0;
 }

@@ -1,5 +1,5 @@
 // The wire: bytes of a ModelInferRequest, checked as the service checks them;
-// what passes is decoded, and an answer is encoded.
+// what passes is decoded, and a response is encoded.
 
 #include <cstdint>
 #include <cstring>
@@ -78,7 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const grpc::ByteBuffer buffer = moe::InPieces(bytes);
   CompareParsers(bytes, buffer);
   inference::ModelInferResponse response;
-  const auto id = moe::AnswerOffline<moe::InferWireRequest>(buffer, &response);
+  const auto id = moe::RespondOffline(&moe::ParseInfer, buffer, &response);
   MOE_CHECK(!id.has_value() || response.id() == *id);
   MOE_CHECK(response.outputs_size() == response.raw_output_contents_size());
   return 0;

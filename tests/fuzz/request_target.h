@@ -18,7 +18,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "router/models/model.h"
 #include "server/engine/model_registry.h"
-#include "server/rpc/wire_request.h"
+#include "server/rpc/call_request.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace moe {
@@ -44,20 +44,12 @@ class Models {
   ModelRegistry registry_;
 };
 
-// A request without a call.
-template <typename Base>
-struct Offline final : Base {
-  using Base::Base;
-  bool Cancelled() const override { return false; }
-  void Finish(const absl::Status& /*status*/) override {}
-};
-
 // As the engine does, in two parts, with results of the right shape.
-inline void MoveRows(EngineRequest& request) {
-  const int64_t tokens = request.tokens;
-  const FfnLayer& ffn = request.ffn();
-  const int64_t given_k = request.key.given_k;
-  const int64_t k = given_k > 0 ? given_k : ffn.top_k();
+inline void MoveRows(const ParsedRequest& request) {
+  const int64_t tokens = request.call.tokens;
+  const FfnLayer& ffn = request.call.ffn();
+  const int64_t given_k = request.call.given_k;
+  const int64_t k = request.call.k();
   MOE_CHECK(tokens >= 0 && tokens * ffn.d_model() <= kLimits.max_message_bytes);
   MOE_CHECK(request.bytes >= 0);
   for (int64_t first = 0, count = (tokens + 1) / 2;;
@@ -69,15 +61,16 @@ inline void MoveRows(EngineRequest& request) {
     const Matrix states(rows.data(), count, ffn.d_model());
     const MatrixView<int32_t> id_rows(ids.data(), count, k);
     const Matrix weight_rows(weights.data(), count, k);
-    request.Decode(first, states);
-    if (given_k > 0) request.DecodeRouting(first, id_rows, weight_rows);
+    request.codec->Decode(first, states);
+    if (given_k > 0) request.codec->DecodeRouting(first, id_rows, weight_rows);
     for (const int32_t id : ids) {
       MOE_CHECK(id >= -1 && id < ffn.num_experts());
     }
-    request.Encode(first, {.output = states,
-                           .routing = {.ids = id_rows, .weights = weight_rows},
-                           .router_logits = ConstMatrix(logits.data(), count,
-                                                        ffn.num_experts())});
+    request.codec->Encode(
+        first, {.output = states,
+                .routing = {.ids = id_rows, .weights = weight_rows},
+                .router_logits =
+                    ConstMatrix(logits.data(), count, ffn.num_experts())});
     if (first + count >= tokens) return;
   }
 }
@@ -93,26 +86,41 @@ inline grpc::ByteBuffer InPieces(absl::string_view bytes) {
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-// What the service makes of a request: an error that blames the caller, or an
-// answer and the id that it has to carry.
-template <typename Request, typename Response>
-std::optional<std::string> AnswerOffline(const grpc::ByteBuffer& bytes,
-                                         Response* response) {
-  static const NoDestructor<Models> models;
-  Offline<Request> request;
-  const absl::Status status =
-      request.Prepare(bytes, models->registry(), kLimits);
-  if (!status.ok()) {
-    CheckError(status, "");
+// What a service makes of a request: an error that blames the caller, of which
+// there is nothing to be returned then, or a response.
+template <typename Response>
+std::optional<ParsedRequest> RespondOffline(ParseFunction* parse,
+                                            const Models& models,
+                                            const grpc::ByteBuffer& bytes,
+                                            RequestLabel* label,
+                                            Response* response) {
+  absl::StatusOr<ParsedRequest> request = parse(
+      bytes,
+      {.registry = models.registry(), .limits = kLimits, .now = SteadyTime()},
+      label);
+  if (!request.ok()) {
+    CheckError(request.status(), "");
     return std::nullopt;
   }
-  MOE_CHECK(request.tokens <= kLimits.max_request_tokens);
-  MoveRows(request);
-  grpc::ByteBuffer answer = request.TakeAnswer();
-  MOE_CHECK(answer.Length() <= static_cast<size_t>(kLimits.max_message_bytes));
-  MOE_CHECK(
-      grpc::SerializationTraits<Response>::Deserialize(&answer, response).ok());
-  return request.request_id();
+  MoveRows(*request);
+  grpc::ByteBuffer message = request->response->Take();
+  MOE_CHECK(message.Length() <= static_cast<size_t>(kLimits.max_message_bytes));
+  MOE_CHECK(grpc::SerializationTraits<Response>::Deserialize(&message, response)
+                .ok());
+  return *std::move(request);
+}
+
+// Likewise with the demo model. Returns the id that the response has to carry.
+template <typename Response>
+std::optional<std::string> RespondOffline(ParseFunction* parse,
+                                          const grpc::ByteBuffer& bytes,
+                                          Response* response) {
+  static const NoDestructor<Models> models;
+  RequestLabel label;
+  const auto request = RespondOffline(parse, *models, bytes, &label, response);
+  if (!request.has_value()) return std::nullopt;
+  MOE_CHECK(request->call.tokens <= kLimits.max_request_tokens);
+  return label.request_id;
 }
 
 }  // namespace moe

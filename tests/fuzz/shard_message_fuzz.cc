@@ -30,21 +30,12 @@ moe::LoadOptions HeldExperts() {
 
 void AskShard(const grpc::ByteBuffer& bytes) {
   static const moe::NoDestructor<moe::Models> models(HeldExperts());
-  moe::Offline<moe::ExpertsWireRequest> request;
-  const absl::Status status =
-      request.Prepare(bytes, models->registry(), moe::kLimits);
-  if (!status.ok()) {
-    moe::CheckError(status, "");
-    return;
-  }
-  moe::MoveRows(request);
-  grpc::ByteBuffer answer = request.TakeAnswer();
   moe::shards::ForwardExpertsResponse response;
-  MOE_CHECK(
-      grpc::SerializationTraits<
-          moe::shards::ForwardExpertsResponse>::Deserialize(&answer, &response)
-          .ok());
-  MOE_CHECK(response.output().shape(0) == request.tokens);
+  moe::RequestLabel label;
+  const auto request = moe::RespondOffline(&moe::ParseForwardExperts, *models,
+                                           bytes, &label, &response);
+  MOE_CHECK(!request.has_value() ||
+            response.output().shape(0) == request->call.tokens);
 }
 
 // The rows of two experts, between those of others.

@@ -41,27 +41,20 @@ class BatchQueueTest : public ::testing::Test {
                                .max_queue_tokens = max_queue_tokens});
   }
 
-  struct Named : BatchItem {
-    std::string name;
-  };
-
-  Named& Make(const std::string& name, int64_t tokens,
-              const void* layer = &kLayers[0]) {
-    Named& item = items_.emplace_back();
-    item.name = name;
-    item.tokens = tokens;
-    item.key.layer = layer;
-    return item;
+  bool PushKey(const std::string& name, int64_t tokens, const BatchKey& key,
+               SteadyTime deadline = SteadyTime::max()) {
+    BatchItem& item =
+        items_.emplace_back(key, tokens, deadline, /*owner=*/nullptr);
+    names_[&item] = name;
+    return queue_->Push(&item, now_);
   }
   bool Push(const std::string& name, int64_t tokens,
             const void* layer = &kLayers[0]) {
-    return queue_->Push(&Make(name, tokens, layer), now_);
+    return PushKey(name, tokens, {.layer = layer});
   }
   void PushUntil(const std::string& name, int64_t tokens, SteadyTime deadline,
                  const void* layer = &kLayers[0]) {
-    Named& item = Make(name, tokens, layer);
-    item.deadline = deadline;
-    ASSERT_TRUE(queue_->Push(&item, now_));
+    ASSERT_TRUE(PushKey(name, tokens, {.layer = layer}, deadline));
   }
 
   // The next batch, as "name[first,end)", with a "." after its last row.
@@ -70,7 +63,7 @@ class BatchQueueTest : public ::testing::Test {
     queue_->Pop(now_, wanted, &batch_);
     std::vector<std::string> slices;
     for (const BatchSlice& slice : batch_.slices) {
-      slices.push_back(static_cast<Named*>(slice.item)->name + "[" +
+      slices.push_back(names_.at(slice.item) + "[" +
                        std::to_string(slice.first) + "," +
                        std::to_string(slice.first + slice.count) + ")" +
                        (slice.last ? "." : ""));
@@ -80,12 +73,13 @@ class BatchQueueTest : public ::testing::Test {
   std::vector<std::string> Dropped() const {
     std::vector<std::string> names;
     for (const BatchItem* item : batch_.dropped) {
-      names.push_back(static_cast<const Named*>(item)->name);
+      names.push_back(names_.at(item));
     }
     return names;
   }
 
-  std::deque<Named> items_;  // keeps addresses
+  std::deque<BatchItem> items_;  // keeps addresses
+  std::map<const BatchItem*, std::string> names_;
   std::optional<BatchQueue> queue_;
   SteadyTime now_ = At(seconds(0));
   Batch batch_;
@@ -107,15 +101,9 @@ TEST_F(BatchQueueTest, OnlyEqualKeysShareABatch) {
   Limit(16);
   Push("a", 1, &kLayers[0]);
   Push("b", 1, &kLayers[1]);
-  Named& c = Make("c", 1);
-  c.key.given_k = 2;
-  queue_->Push(&c, now_);
-  Named& d = Make("d", 1);
-  d.key.given_k = 4;
-  queue_->Push(&d, now_);
-  Named& e = Make("e", 1);
-  e.key.route_only = true;
-  queue_->Push(&e, now_);
+  PushKey("c", 1, {.layer = &kLayers[0], .given_k = 2});
+  PushKey("d", 1, {.layer = &kLayers[0], .given_k = 4});
+  PushKey("e", 1, {.layer = &kLayers[0], .route_only = true});
   Push("f", 1, &kLayers[0]);
   EXPECT_THAT(Pop(), ElementsAre("a[0,1).", "f[0,1)."));
   EXPECT_THAT(Pop(), ElementsAre("b[0,1)."));
@@ -253,8 +241,8 @@ TEST_F(BatchQueueTest, UnwantedRequestsAreDroppedNotRun) {
   Push("gone", 1);
   Push("b", 1);
   Push("c", 1);
-  const auto wanted = [](const BatchItem& item) {
-    return static_cast<const Named&>(item).name != "gone";
+  const auto wanted = [this](const BatchItem& item) {
+    return names_.at(&item) != "gone";
   };
   EXPECT_THAT(Pop(wanted), ElementsAre("a[0,1).", "b[0,1)."));
   EXPECT_THAT(Dropped(), ElementsAre("gone"));
@@ -265,8 +253,8 @@ TEST_F(BatchQueueTest, QueueOfUnwantedRequestsGivesWayToTheNext) {
   Limit(4);
   PushUntil("gone", 3, At(milliseconds(1)));
   Push("a", 1, &kLayers[1]);
-  const auto wanted = [](const BatchItem& item) {
-    return static_cast<const Named&>(item).name != "gone";
+  const auto wanted = [this](const BatchItem& item) {
+    return names_.at(&item) != "gone";
   };
   EXPECT_THAT(Pop(wanted), ElementsAre("a[0,1)."));
   EXPECT_THAT(Dropped(), ElementsAre("gone"));
@@ -369,10 +357,10 @@ TEST_F(BatchQueueTest, EveryRowRunsOnceInOrder) {
       queue_->Pop(now_, All, &batch_);
       int64_t cost = 0;
       for (const BatchSlice& slice : batch_.slices) {
-        EXPECT_EQ(slice.item->key, batch_.slices.front().item->key);
+        EXPECT_EQ(slice.item->key(), batch_.slices.front().item->key());
         EXPECT_EQ(slice.first, done[slice.item]);
         done[slice.item] += slice.count;
-        EXPECT_EQ(slice.last, done[slice.item] == slice.item->tokens);
+        EXPECT_EQ(slice.last, done[slice.item] == slice.item->tokens());
         if (slice.last) done[slice.item] = -1;
         cost += std::max<int64_t>(slice.count, 1);
       }
@@ -398,7 +386,7 @@ TEST_F(BatchQueueTest, EveryRowRunsOnceInOrder) {
       run();
       ASSERT_LT(waiting, before);
     }
-    for (const Named& item : items_) EXPECT_EQ(done[&item], -1);
+    for (const BatchItem& item : items_) EXPECT_EQ(done[&item], -1);
   }
 }
 

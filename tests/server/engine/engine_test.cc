@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/models/model.h"
+#include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"
 
 namespace moe {
@@ -35,26 +36,36 @@ std::vector<float> RandomRows(int64_t tokens, int64_t d_model, uint32_t seed) {
   return rows;
 }
 
-struct Answer {
+struct Response {
   std::vector<float> output;  // [tokens, d_model]
   std::vector<int32_t> ids;   // [tokens, k]
   std::vector<float> weights;
   std::vector<float> logits;  // route_only
 };
 
-// Keeps what it is given, and the answer. May hold the engine's thread in
-// Decode, so that requests pile up behind it.
-class TestRequest final : public EngineRequest {
- public:
-  TestRequest(ServedLayer layer, int64_t num_tokens, uint32_t seed = 1,
-              bool route_only = false) {
-    tokens = num_tokens;
-    rows_ = RandomRows(tokens, layer.layer->ffn->d_model(), seed);
-    SetLayer(std::move(layer), 0, route_only);
-  }
+struct RequestOptions {
+  uint32_t seed = 1;
+  // Token t goes to experts (t + j) % num_experts for j < given_k.
+  int64_t given_k = 0;
+  ResponseParts parts = {ResponsePart::kOutput};
+  int64_t bytes = 0;
+  SteadyTime deadline = SteadyTime::max();
+};
 
-  // Token t goes to experts (t + j) % num_experts for j < k.
-  void GiveRouting(int64_t k) { SetLayer(layer(), k, key.route_only); }
+// Keeps what it is given, and the response. May hold the engine's thread in
+// Decode, so that requests pile up behind it.
+class TestRequest final : public RequestCodec, public RequestObserver {
+ public:
+  TestRequest(ServedLayer layer, int64_t tokens,
+              const RequestOptions& options = {})
+      : rows_(RandomRows(tokens, layer.layer->ffn->d_model(), options.seed)),
+        request_({.layer = std::move(layer),
+                  .tokens = tokens,
+                  .given_k = options.given_k,
+                  .parts = options.parts},
+                 options.deadline, options.bytes, this, this) {}
+
+  EngineRequest* get() { return &request_; }
   void SpoilFirstValue(float value) { rows_.front() = value; }
   void Cancel() { cancelled_ = true; }
   void HoldEngine() { hold_ = true; }
@@ -65,7 +76,7 @@ class TestRequest final : public EngineRequest {
     done_.WaitForNotification();
     return status_;
   }
-  const Answer& answer() const { return answer_; }
+  const Response& response() const { return response_; }
   int parts() const { return parts_; }
   // As of each part.
   const std::vector<EngineTiming>& timings() const { return timings_; }
@@ -93,34 +104,37 @@ class TestRequest final : public EngineRequest {
   }
   void Encode(int64_t first, const EngineResult& rows) override {
     ++parts_;
-    timings_.push_back(timing());
+    timings_.push_back(rows.timing);
     const auto append = [&](auto matrix, auto& to) {
       EXPECT_EQ(static_cast<int64_t>(to.size()), first * matrix.cols());
       for (int64_t r = 0; r < matrix.rows(); ++r) {
         to.insert(to.end(), matrix.Row(r), matrix.Row(r) + matrix.cols());
       }
     };
-    append(rows.output, answer_.output);
-    append(rows.routing.ids, answer_.ids);
-    append(rows.routing.weights, answer_.weights);
-    append(rows.router_logits, answer_.logits);
+    append(rows.output, response_.output);
+    append(rows.routing.ids, response_.ids);
+    append(rows.routing.weights, response_.weights);
+    append(rows.router_logits, response_.logits);
   }
-  void Finish(const absl::Status& status) override {
+  void OnFinished(const absl::Status& status) override {
     status_ = status;
     done_.Notify();
   }
 
  private:
+  const FfnLayer& ffn() const { return request_.call().ffn(); }
+
   std::vector<float> rows_;
   std::atomic<bool> cancelled_ = false;
   bool hold_ = false;
   mutable absl::Notification running_;
   mutable absl::Notification let_go_;
-  Answer answer_;
+  Response response_;
   int parts_ = 0;
   std::vector<EngineTiming> timings_;
   absl::Status status_;
   absl::Notification done_;
+  EngineRequest request_;
 };
 
 class EngineTest : public ::testing::Test {
@@ -147,15 +161,15 @@ class EngineTest : public ::testing::Test {
             .metrics = served_->layer_metrics[index].get()};
   }
   std::unique_ptr<TestRequest> Make(size_t layer, int64_t tokens,
-                                    uint32_t seed = 1) const {
-    return std::make_unique<TestRequest>(Layer(layer), tokens, seed);
+                                    const RequestOptions& options = {}) const {
+    return std::make_unique<TestRequest>(Layer(layer), tokens, options);
   }
 
   // A request that runs until it is let go.
   std::unique_ptr<TestRequest> OccupyEngine() {
     auto blocker = Make(0, 1);
     blocker->HoldEngine();
-    MOE_EXPECT_OK(engine_->Submit(blocker.get()));
+    MOE_EXPECT_OK(engine_->Submit(blocker->get()));
     blocker->WaitUntilRunning();
     return blocker;
   }
@@ -176,21 +190,22 @@ class EngineTest : public ::testing::Test {
     return sum;
   }
 
-  // What a request answers if it is alone.
-  Answer Alone(TestRequest& request) {
-    MOE_EXPECT_OK(engine_->Submit(&request));
+  // A request's response if it is alone.
+  Response Alone(TestRequest& request) {
+    MOE_EXPECT_OK(engine_->Submit(request.get()));
     MOE_EXPECT_OK(request.Wait());
-    return request.answer();
+    return request.response();
   }
 
   // The same bytes, whoever shares the batch.
-  static void ExpectSame(const Answer& got, const Answer& want) {
+  static void ExpectSame(const Response& got, const Response& want) {
     EXPECT_EQ(got.ids, want.ids);
     EXPECT_EQ(got.weights, want.weights);
     EXPECT_EQ(got.logits, want.logits);
     EXPECT_EQ(got.output, want.output);
   }
 
+  FakeClock clock_;
   Metrics metrics_;
   Executor executor_;
   ExpertWorkspace workspace_;
@@ -203,32 +218,32 @@ TEST_F(EngineTest, AnswersRequestsOfEveryLayer) {
   for (size_t layer = 0; layer < 3; ++layer) {
     SCOPED_TRACE(layer);
     auto request = Make(layer, 3);
-    const Answer answer = Alone(*request);
-    EXPECT_EQ(answer.output.size(), 3 * 256U);
-    EXPECT_EQ(answer.ids.size(), layer == kDenseLayer ? 0U : 3 * 4U);
+    const Response response = Alone(*request);
+    EXPECT_EQ(response.output.size(), 3 * 256U);
+    EXPECT_EQ(response.ids.size(), layer == kDenseLayer ? 0U : 3 * 4U);
   }
 }
 
 TEST_F(EngineTest, WaitingRequestsShareABatchAndGetTheirOwnRows) {
   StartEngine();
-  std::vector<Answer> alone;
+  std::vector<Response> alone;
   for (uint32_t i = 0; i < 8; ++i) {
-    auto request = Make(0, 1 + i % 3, i);
+    auto request = Make(0, 1 + i % 3, {.seed = i});
     alone.push_back(Alone(*request));
   }
   const double batches = Metric("moe_batch_tokens");
   auto blocker = OccupyEngine();
   std::vector<std::unique_ptr<TestRequest>> requests;
   for (uint32_t i = 0; i < 8; ++i) {
-    requests.push_back(Make(0, 1 + i % 3, i));
-    MOE_ASSERT_OK(engine_->Submit(requests.back().get()));
+    requests.push_back(Make(0, 1 + i % 3, {.seed = i}));
+    MOE_ASSERT_OK(engine_->Submit(requests.back()->get()));
   }
   EXPECT_EQ(Metric("moe_queue_tokens"), 1 + 2 + 3 + 1 + 2 + 3 + 1 + 2);
   blocker->LetGo();
   for (size_t i = 0; i < requests.size(); ++i) {
     SCOPED_TRACE(i);
     MOE_EXPECT_OK(requests[i]->Wait());
-    ExpectSame(requests[i]->answer(), alone[i]);
+    ExpectSame(requests[i]->response(), alone[i]);
   }
   MOE_EXPECT_OK(blocker->Wait());
   EXPECT_EQ(Metric("moe_batch_tokens"), batches + 2)
@@ -236,16 +251,16 @@ TEST_F(EngineTest, WaitingRequestsShareABatchAndGetTheirOwnRows) {
   EXPECT_EQ(Metric("moe_queue_tokens"), 0);
 }
 
-TEST_F(EngineTest, LargeRequestRunsInPartsWithTheSameAnswer) {
+TEST_F(EngineTest, LargeRequestRunsInPartsWithTheSameResponse) {
   StartEngine();
   auto whole = Make(1, 100);
-  const Answer want = Alone(*whole);
+  const Response want = Alone(*whole);
   EXPECT_EQ(whole->parts(), 1);
   engine_.reset();
 
   StartEngine({.batching = {.max_batch_tokens = 16}});
   auto split = Make(1, 100);
-  const Answer got = Alone(*split);
+  const Response got = Alone(*split);
   EXPECT_EQ(split->parts(), 7);
   ExpectSame(got, want);
 }
@@ -270,11 +285,11 @@ TEST_F(EngineTest, TimingTellsWaitingFromComputing) {
   StartEngine();
   auto blocker = OccupyEngine();
   auto request = Make(0, 1);
-  MOE_ASSERT_OK(engine_->Submit(request.get()));
+  MOE_ASSERT_OK(engine_->Submit(request->get()));
   const auto waits = std::chrono::steady_clock::now();
   auto cancelled = Make(0, 1);
   cancelled->Cancel();
-  EXPECT_THAT(engine_->Submit(cancelled.get()),
+  EXPECT_THAT(engine_->Submit(cancelled->get()),
               StatusIs(absl::StatusCode::kCancelled, _));
   const auto waited = std::chrono::steady_clock::now() - waits;
   blocker->LetGo();
@@ -289,37 +304,37 @@ TEST_F(EngineTest, TimingTellsWaitingFromComputing) {
 
 TEST_F(EngineTest, RoutingsOfDifferentWidthDoNotMix) {
   StartEngine();
-  std::vector<Answer> alone;
+  std::vector<Response> alone;
   for (int64_t k = 1; k <= 6; ++k) {
-    auto request = Make(0, 5, static_cast<uint32_t>(k));
-    request->GiveRouting(k);
+    auto request = Make(0, 5, {.seed = static_cast<uint32_t>(k), .given_k = k});
     alone.push_back(Alone(*request));
   }
   auto blocker = OccupyEngine();
   std::vector<std::unique_ptr<TestRequest>> requests;
   for (int64_t k = 1; k <= 6; ++k) {
-    auto request = Make(0, 5, static_cast<uint32_t>(k));
-    request->GiveRouting(k);
-    MOE_ASSERT_OK(engine_->Submit(request.get()));
+    auto request = Make(0, 5, {.seed = static_cast<uint32_t>(k), .given_k = k});
+    MOE_ASSERT_OK(engine_->Submit(request->get()));
     requests.push_back(std::move(request));
   }
   blocker->LetGo();
   for (size_t i = 0; i < requests.size(); ++i) {
     SCOPED_TRACE(i);
     MOE_EXPECT_OK(requests[i]->Wait());
-    EXPECT_EQ(requests[i]->answer().ids.size(), 5 * (i + 1));
-    ExpectSame(requests[i]->answer(), alone[i]);
+    EXPECT_EQ(requests[i]->response().ids.size(), 5 * (i + 1));
+    ExpectSame(requests[i]->response(), alone[i]);
   }
   MOE_EXPECT_OK(blocker->Wait());
 }
 
 TEST_F(EngineTest, RouteOnlyGivesLogitsAndNoOutput) {
   StartEngine();
-  TestRequest request(Layer(0), 3, 1, /*route_only=*/true);
-  const Answer answer = Alone(request);
-  EXPECT_TRUE(answer.output.empty());
-  EXPECT_EQ(answer.ids.size(), 3 * 4U);
-  EXPECT_EQ(answer.logits.size(), 3 * 16U);
+  TestRequest request(
+      Layer(0), 3,
+      {.parts = {ResponsePart::kExpertIds, ResponsePart::kRouterLogits}});
+  const Response response = Alone(request);
+  EXPECT_TRUE(response.output.empty());
+  EXPECT_EQ(response.ids.size(), 3 * 4U);
+  EXPECT_EQ(response.logits.size(), 3 * 16U);
   EXPECT_EQ(Metric("moe_expert_tokens_total"), 0) << "no expert has run";
 }
 
@@ -339,8 +354,7 @@ TEST_F(EngineTest, CountsTokensOfExperts) {
 
 TEST_F(EngineTest, BytesAreInTheQueueUntilReleased) {
   StartEngine();
-  auto request = Make(0, 1);
-  request->bytes = 1000;
+  auto request = Make(0, 1, {.bytes = 1000});
   Alone(*request);
   EXPECT_EQ(Metric("moe_queue_bytes"), 1000);
   engine_->Release(1000);
@@ -351,9 +365,9 @@ TEST_F(EngineTest, AnswersRequestsWithoutTokens) {
   StartEngine();
   for (size_t layer = 0; layer < 3; ++layer) {
     auto request = Make(layer, 0);
-    const Answer answer = Alone(*request);
+    const Response response = Alone(*request);
     EXPECT_EQ(request->parts(), 1);
-    EXPECT_TRUE(answer.output.empty());
+    EXPECT_TRUE(response.output.empty());
   }
 }
 
@@ -362,8 +376,8 @@ TEST_F(EngineTest, FullQueueRefusesAtOnceAndSaysWhenToRetry) {
   auto blocker = OccupyEngine();
   auto waiting = Make(0, 3);
   auto refused = Make(0, 2);
-  MOE_ASSERT_OK(engine_->Submit(waiting.get()));
-  EXPECT_THAT(engine_->Submit(refused.get()),
+  MOE_ASSERT_OK(engine_->Submit(waiting->get()));
+  EXPECT_THAT(engine_->Submit(refused->get()),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("3 tokens waiting of 4")));
   EXPECT_GE(engine_->RetryAfter(), std::chrono::milliseconds(1));
@@ -377,27 +391,24 @@ TEST_F(EngineTest, FullQueueRefusesAtOnceAndSaysWhenToRetry) {
 
 TEST_F(EngineTest, BoundsBytesUntilTheyAreReleased) {
   StartEngine({.max_queue_bytes = 1000});
-  auto first = Make(0, 1);
-  first->bytes = 900;
+  auto first = Make(0, 1, {.bytes = 900});
   Alone(*first);
-  auto second = Make(0, 1);
-  second->bytes = 200;
+  auto second = Make(0, 1, {.bytes = 200});
   EXPECT_THAT(
-      engine_->Submit(second.get()),
+      engine_->Submit(second->get()),
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("900 bytes")));
   engine_->Release(900);
   Alone(*second);
 }
 
 TEST_F(EngineTest, RequestThatIsTooLateIsNotAdmitted) {
-  StartEngine();
-  auto expired = Make(0, 1);
-  expired->deadline = std::chrono::steady_clock::now();
-  EXPECT_THAT(engine_->Submit(expired.get()),
+  StartEngine({.clock = &clock_});
+  auto expired = Make(0, 1, {.deadline = clock_.Now()});
+  EXPECT_THAT(engine_->Submit(expired->get()),
               StatusIs(absl::StatusCode::kDeadlineExceeded, _));
   auto cancelled = Make(0, 1);
   cancelled->Cancel();
-  EXPECT_THAT(engine_->Submit(cancelled.get()),
+  EXPECT_THAT(engine_->Submit(cancelled->get()),
               StatusIs(absl::StatusCode::kCancelled, _));
   EXPECT_EQ(Metric("moe_rejected_requests_total", "expired"), 1);
   EXPECT_EQ(Metric("moe_rejected_requests_total", "cancelled"), 1);
@@ -408,7 +419,7 @@ TEST_F(EngineTest, RequestThatLosesItsCallerInTheQueueIsNotComputed) {
   StartEngine();
   auto blocker = OccupyEngine();
   auto cancelled = Make(0, 5);
-  MOE_ASSERT_OK(engine_->Submit(cancelled.get()));
+  MOE_ASSERT_OK(engine_->Submit(cancelled->get()));
   cancelled->Cancel();
   blocker->LetGo();
   EXPECT_THAT(cancelled->Wait(), StatusIs(absl::StatusCode::kCancelled, _));
@@ -419,12 +430,12 @@ TEST_F(EngineTest, RequestThatLosesItsCallerInTheQueueIsNotComputed) {
 }
 
 TEST_F(EngineTest, ExpiredRequestIsNotComputed) {
-  StartEngine();
+  StartEngine({.clock = &clock_});
   auto blocker = OccupyEngine();
-  auto expired = Make(0, 5);
-  MOE_ASSERT_OK(engine_->Submit(expired.get()));
-  // As if the time had come: the engine is held and does not look.
-  expired->deadline = std::chrono::steady_clock::now();
+  auto expired =
+      Make(0, 5, {.deadline = clock_.Now() + std::chrono::seconds(1)});
+  MOE_ASSERT_OK(engine_->Submit(expired->get()));
+  clock_.Advance(std::chrono::seconds(1));
   blocker->LetGo();
   EXPECT_THAT(expired->Wait(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, _));
@@ -448,7 +459,7 @@ TEST_F(EngineTest, CancelledRestOfALargeRequestEndsOnce) {
   StartEngine({.batching = {.max_batch_tokens = 2}});
   auto large = Make(0, 9);
   large->HoldEngine();
-  MOE_ASSERT_OK(engine_->Submit(large.get()));
+  MOE_ASSERT_OK(engine_->Submit(large->get()));
   large->WaitUntilRunning();
   large->Cancel();
   large->LetGo();
@@ -461,10 +472,10 @@ TEST_F(EngineTest, DrainRefusesNewWorkAndFinishesTheOld) {
   StartEngine();
   auto blocker = OccupyEngine();
   auto waiting = Make(0, 1);
-  MOE_ASSERT_OK(engine_->Submit(waiting.get()));
+  MOE_ASSERT_OK(engine_->Submit(waiting->get()));
   engine_->BeginDrain();
   auto late = Make(0, 1);
-  EXPECT_THAT(engine_->Submit(late.get()),
+  EXPECT_THAT(engine_->Submit(late->get()),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
   EXPECT_EQ(Metric("moe_rejected_requests_total", "draining"), 1);
   blocker->LetGo();
@@ -477,7 +488,7 @@ TEST_F(EngineTest, DestructionFinishesWhatWasAdmitted) {
   StartEngine({.batching = {.max_queue_delay = std::chrono::hours(1)}});
   auto blocker = OccupyEngine();
   auto waiting = Make(0, 1);
-  MOE_ASSERT_OK(engine_->Submit(waiting.get()));
+  MOE_ASSERT_OK(engine_->Submit(waiting->get()));
   blocker->LetGo();
   engine_.reset();
   MOE_EXPECT_OK(waiting->Wait());
@@ -486,21 +497,21 @@ TEST_F(EngineTest, DestructionFinishesWhatWasAdmitted) {
 
 TEST_F(EngineTest, RowWithNanLeavesItsBatchMatesAlone) {
   StartEngine();
-  auto alone = Make(0, 2, 7);
-  const Answer want = Alone(*alone);
+  auto alone = Make(0, 2, {.seed = 7});
+  const Response want = Alone(*alone);
   auto blocker = OccupyEngine();
-  auto good = Make(0, 2, 7);
-  auto bad = Make(0, 2, 8);
+  auto good = Make(0, 2, {.seed = 7});
+  auto bad = Make(0, 2, {.seed = 8});
   bad->SpoilFirstValue(std::numeric_limits<float>::quiet_NaN());
-  MOE_ASSERT_OK(engine_->Submit(bad.get()));
-  MOE_ASSERT_OK(engine_->Submit(good.get()));
+  MOE_ASSERT_OK(engine_->Submit(bad->get()));
+  MOE_ASSERT_OK(engine_->Submit(good->get()));
   blocker->LetGo();
   MOE_EXPECT_OK(good->Wait());
   MOE_EXPECT_OK(bad->Wait());
   MOE_EXPECT_OK(blocker->Wait());
-  ExpectSame(good->answer(), want);
-  EXPECT_TRUE(std::isnan(bad->answer().output.front()));
-  EXPECT_FALSE(std::isnan(bad->answer().output.back()));
+  ExpectSame(good->response(), want);
+  EXPECT_TRUE(std::isnan(bad->response().output.front()));
+  EXPECT_FALSE(std::isnan(bad->response().output.back()));
   EXPECT_EQ(Metric("moe_nonfinite_rows_total"), 1);
 }
 

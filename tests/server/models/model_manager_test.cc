@@ -469,27 +469,32 @@ TEST_F(ModelManagerTest, DrainAnswersThoseWhoWait) {
 }
 
 // A request that has been answered, and takes all memory until it is released.
-class Hoarder final : public EngineRequest {
+class Hoarder final : public RequestCodec, public RequestObserver {
  public:
-  Hoarder(const ServedLayer& layer, int64_t size) {
-    tokens = 1;
-    bytes = size;
-    SetLayer(layer, /*given_k=*/0, /*route_only=*/false);
-  }
-  bool Cancelled() const override { return false; }
+  Hoarder(const ServedLayer& layer, int64_t bytes)
+      : request_({.layer = layer,
+                  .tokens = 1,
+                  .given_k = 0,
+                  .parts = {ResponsePart::kOutput}},
+                 SteadyTime::max(), bytes, this, this) {}
+
+  EngineRequest& request() { return request_; }
+  void Wait() const { finished_.WaitForNotification(); }
+
   void Decode(int64_t /*first*/, Matrix hidden_states) const override {
     std::fill_n(hidden_states.data(),
                 hidden_states.rows() * hidden_states.cols(), 1.0F);
   }
   void DecodeRouting(int64_t, MatrixView<int32_t>, Matrix) const override {}
   void Encode(int64_t, const EngineResult&) override {}
-  void Finish(const absl::Status& status) override {
+  bool Cancelled() const override { return false; }
+  void OnFinished(const absl::Status& status) override {
     MOE_EXPECT_OK(status);
     finished_.Notify();
   }
-  void Wait() const { finished_.WaitForNotification(); }
 
  private:
+  EngineRequest request_;
   absl::Notification finished_;
 };
 
@@ -498,7 +503,7 @@ TEST_F(ModelManagerTest, DrainEndsTheWaitForAFullEngine) {
   MOE_ASSERT_OK_AND_ASSIGN(const ServedLayer layer,
                            registry_.FindLayer("b", 0));
   Hoarder hoarder(layer, engine_.options().max_queue_bytes + 1);
-  MOE_ASSERT_OK(engine_.Submit(&hoarder));
+  MOE_ASSERT_OK(engine_.Submit(&hoarder.request()));
   hoarder.Wait();
   // Warming up the new version finds no room, again and again.
   WriteModel(Folder("a"), 2);
@@ -511,7 +516,7 @@ TEST_F(ModelManagerTest, DrainEndsTheWaitForAFullEngine) {
   manager_->BeginDrain();
   told.WaitForNotification();
   manager_.reset();  // waits for the load to give up
-  engine_.Release(hoarder.bytes);
+  engine_.Release(hoarder.request().bytes());
 }
 
 TEST_F(ModelManagerTest, RefusesMoreWorkThanMayWait) {

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "server/client/connection.h"
 #include "server/server.h"
+#include "server/wire/tensor_codec.h"
 #include "tests/testing/status_matchers.h"
 
 namespace moe {

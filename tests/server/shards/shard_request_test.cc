@@ -1,4 +1,4 @@
-// What a shard is asked, and what it answers, as bytes.
+// What a shard is asked, and how it responds, as bytes.
 
 #include "server/shards/shard_request.h"
 
@@ -27,12 +27,6 @@ using ::testing::HasSubstr;
 constexpr int64_t kDModel = 256;  // of the demo model
 constexpr ServiceLimits kLimits = {.max_message_bytes = 1 << 20,
                                    .max_request_tokens = 64};
-
-class OfflineRequest final : public ExpertsWireRequest {
- public:
-  bool Cancelled() const override { return false; }
-  void Finish(const absl::Status& /*status*/) override {}
-};
 
 grpc::ByteBuffer ToBytes(const google::protobuf::MessageLite& message) {
   const grpc::Slice slice(message.SerializeAsString());
@@ -70,6 +64,14 @@ class ShardRequestTest : public ::testing::Test {
   }
   const ModelLayer& Layer(const std::string& name) {
     return *registry_.FindLayer(name, 0)->layer;
+  }
+
+  absl::StatusOr<ParsedRequest> Parse(const grpc::ByteBuffer& message) const {
+    RequestLabel label;
+    return ParseForwardExperts(
+        message,
+        {.registry = registry_, .limits = kLimits, .now = SteadyTime()},
+        &label);
   }
 
   // Tokens 0 and 2 to expert 2, token 2 to expert 6.
@@ -110,17 +112,17 @@ TEST_F(ShardRequestTest, RowsAreSentOnceAndNamedByEachExpert) {
 }
 
 TEST_F(ShardRequestTest, BecomesTokensWithOneExpertEach) {
-  OfflineRequest request;
-  MOE_ASSERT_OK(request.Prepare(ToBytes(GoodRequest()), registry_, kLimits));
-  EXPECT_EQ(request.tokens, 3);
-  EXPECT_EQ(request.key.given_k, 1);
-  EXPECT_FALSE(request.key.route_only);
+  MOE_ASSERT_OK_AND_ASSIGN(const ParsedRequest request,
+                           Parse(ToBytes(GoodRequest())));
+  EXPECT_EQ(request.call.tokens, 3);
+  EXPECT_EQ(request.call.given_k, 1);
+  EXPECT_FALSE(request.call.route_only());
   std::vector<float> states(3 * kDModel);
   std::vector<int32_t> ids(3);
   std::vector<float> weights(3);
-  request.Decode(0, Matrix(states.data(), 3, kDModel));
-  request.DecodeRouting(0, MatrixView<int32_t>(ids.data(), 3, 1),
-                        Matrix(weights.data(), 3, 1));
+  request.codec->Decode(0, Matrix(states.data(), 3, kDModel));
+  request.codec->DecodeRouting(0, MatrixView<int32_t>(ids.data(), 3, 1),
+                               Matrix(weights.data(), 3, 1));
   EXPECT_THAT(ids, ElementsAre(2, 2, 6));
   EXPECT_THAT(weights, ElementsAre(1, 1, 1));
   for (size_t i = 0; i < rows_.size(); ++i) {
@@ -130,7 +132,7 @@ TEST_F(ShardRequestTest, BecomesTokensWithOneExpertEach) {
                    x_.begin() + rows_[i] * kDModel));
   }
 
-  // The answer, encoded in two parts, finds its places.
+  // The response, encoded in two parts, finds its places.
   const EngineResult first{.output = ConstMatrix(states.data(), 2, kDModel),
                            .routing = {},
                            .router_logits = {}};
@@ -138,10 +140,10 @@ TEST_F(ShardRequestTest, BecomesTokensWithOneExpertEach) {
       .output = ConstMatrix(states.data() + 2 * kDModel, 1, kDModel),
       .routing = {},
       .router_logits = {}};
-  request.Encode(0, first);
-  request.Encode(2, last);
+  request.codec->Encode(0, first);
+  request.codec->Encode(2, last);
   std::vector<float> out(3 * kDModel);
-  MOE_ASSERT_OK(ReadShardAnswer(request.TakeAnswer(), Batch(), {2, 6},
+  MOE_ASSERT_OK(ReadShardAnswer(request.response->Take(), Batch(), {2, 6},
                                 Matrix(out.data(), 3, kDModel)));
   EXPECT_EQ(out, states);
 }
@@ -150,14 +152,13 @@ TEST_F(ShardRequestTest, InputScalesTravel) {
   ExpertBatch batch = Batch();
   const std::vector<float> scales = {0.5F, 2.0F, -1.0F};
   batch.input_scales = scales;
-  OfflineRequest request;
-  MOE_ASSERT_OK(request.Prepare(
-      ShardRequestWriter().Write(layer_, batch, {2, 6}, v1::BF16), registry_,
-      kLimits));
+  MOE_ASSERT_OK_AND_ASSIGN(
+      const ParsedRequest request,
+      Parse(ShardRequestWriter().Write(layer_, batch, {2, 6}, v1::BF16)));
   std::vector<int32_t> ids(3);
   std::vector<float> weights(3);
-  request.DecodeRouting(0, MatrixView<int32_t>(ids.data(), 3, 1),
-                        Matrix(weights.data(), 3, 1));
+  request.codec->DecodeRouting(0, MatrixView<int32_t>(ids.data(), 3, 1),
+                               Matrix(weights.data(), 3, 1));
   EXPECT_EQ(weights, scales);
 }
 
@@ -222,14 +223,12 @@ TEST_F(ShardRequestTest, WhatIsWrongIsNamed) {
     SCOPED_TRACE(c.message);
     Request request = GoodRequest();
     c.change(request);
-    OfflineRequest offline;
-    EXPECT_THAT(offline.Prepare(ToBytes(request), registry_, kLimits),
+    EXPECT_THAT(Parse(ToBytes(request)).status(),
                 StatusIs(c.code, HasSubstr(c.message)));
   }
-  OfflineRequest offline;
   const grpc::Slice garbage("\x0a\xff garbage");
   EXPECT_THAT(
-      offline.Prepare(grpc::ByteBuffer(&garbage, 1), registry_, kLimits),
+      Parse(grpc::ByteBuffer(&garbage, 1)).status(),
       StatusIs(kInvalid, HasSubstr("want a moe.shards.ForwardExpertsRequest")));
 }
 
@@ -239,9 +238,8 @@ TEST_F(ShardRequestTest, NoExpertsMeansNoTokens) {
   request.clear_fingerprints();
   request.clear_row_counts();
   request.clear_rows();
-  OfflineRequest offline;
-  MOE_ASSERT_OK(offline.Prepare(ToBytes(request), registry_, kLimits));
-  EXPECT_EQ(offline.tokens, 0);
+  MOE_ASSERT_OK_AND_ASSIGN(const ParsedRequest parsed, Parse(ToBytes(request)));
+  EXPECT_EQ(parsed.call.tokens, 0);
 }
 
 }  // namespace

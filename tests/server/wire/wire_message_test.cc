@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "gtest/gtest.h"
+#include "server/wire/wire_fields.h"
 #include "tests/testing/status_matchers.h"
 
 namespace moe {
@@ -180,7 +181,7 @@ TEST(TensorDataTest, IsAsStrictAsProtobuf) {
   }
 }
 
-TEST(AnswerBytesTest, IsTheMessageThatProtobufWouldWrite) {
+TEST(OutgoingMessageTest, IsTheMessageThatProtobufWouldWrite) {
   v1::ForwardResponse want;
   want.set_request_id("id");
   const std::vector<float> rows = {1, 2, 3, 4, 5, 6};
@@ -188,11 +189,11 @@ TEST(AnswerBytesTest, IsTheMessageThatProtobufWouldWrite) {
   Encode(ConstMatrix(rows.data(), 2, 3), v1::F16, *want.mutable_output());
   EncodeIds(MatrixView<const int32_t>(ids.data(), 2, 1),
             *want.mutable_expert_ids());
-  const AnswerBytes::TensorPlan plans[] = {
+  const OutgoingMessage::TensorPlan plans[] = {
       {v1::ForwardResponse::kOutputFieldNumber, v1::F16, 2, 3},
       {v1::ForwardResponse::kExpertIdsFieldNumber, v1::I32, 2, 1}};
   for (const bool in_stream : {false, true}) {
-    AnswerBytes answer;
+    OutgoingMessage answer;
     answer.Reserve(
         FieldHead(v1::ForwardResponse::kRequestIdFieldNumber, 2) + "id", plans,
         in_stream ? v1::ForwardStreamResponse::kResponseFieldNumber : 0);
@@ -220,9 +221,9 @@ TEST(AnswerBytesTest, IsTheMessageThatProtobufWouldWrite) {
   }
 }
 
-TEST(AnswerBytesTest, AnswerWithoutRowsIsAMessage) {
-  AnswerBytes answer;
-  const AnswerBytes::TensorPlan plans[] = {
+TEST(OutgoingMessageTest, AnswerWithoutRowsIsAMessage) {
+  OutgoingMessage answer;
+  const OutgoingMessage::TensorPlan plans[] = {
       {v1::ForwardResponse::kOutputFieldNumber, v1::F32, 0, 3}};
   answer.Reserve("", plans, 0);
   grpc::ByteBuffer bytes = answer.Take();
