@@ -90,7 +90,7 @@ class ServerTest : public ::testing::Test {
     MOE_ASSERT_OK_AND_ASSIGN(server_, Server::Start(options));
   }
   // Whether a call from a new connection succeeds.
-  absl::Status Call(ConnectionOptions options = {}) const {
+  absl::Status Call(ConnectionOptions options = {.address = ""}) const {
     if (options.address.empty()) options.address = server_->grpc_address();
     options.timeout = absl::Seconds(20);
     auto connection = Connection::Open(options);
