@@ -69,7 +69,9 @@ def finish_load(load):
     process, result = load
     with result:
         output, _ = process.communicate(timeout=7200)
-        text = result.read()
+        # By name: a file that is there is replaced, not written over.
+        with open(result.name, encoding="utf-8") as file:
+            text = file.read()
     if not text:
         raise AssertionError(f"moe-client load: {output}")
     return {**json.loads(text), "exit": process.returncode}
