@@ -17,7 +17,7 @@ void Combine(const Dispatch& dispatch, ConstMatrix weights,
       const int32_t assignment =
           dispatch.assignments()[static_cast<size_t>(t * top_k + j)];
       if (assignment == kSkipped) continue;
-      const bool identity = assignment == kIdentity;
+      const bool identity = assignment == kUnchanged;
       const float* y =
           identity ? hidden_states.Row(t) : expert_outputs.Row(assignment);
       const float weight = placement == WeightPlacement::kInput && !identity

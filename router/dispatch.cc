@@ -35,7 +35,7 @@ void Dispatch::Build(MatrixView<const int32_t> ids, ConstMatrix weights,
       if (id < 0) {
         assignments_[pair] = kSkipped;
       } else if (id >= num_ffn_experts) {
-        assignments_[pair] = kIdentity;
+        assignments_[pair] = kUnchanged;
       } else {
         const int32_t at = offsets_[static_cast<size_t>(id)]++;
         assignments_[pair] = at;

@@ -16,8 +16,8 @@ namespace moe {
 
 // Where the result of one (token, choice) pair comes from, if not from an
 // assignment.
-inline constexpr int32_t kSkipped = -1;   // expert id -1: contributes nothing
-inline constexpr int32_t kIdentity = -2;  // the expert returns its input
+inline constexpr int32_t kSkipped = -1;    // expert id -1: contributes nothing
+inline constexpr int32_t kUnchanged = -2;  // the expert returns its input
 
 // The dispatch of one batch. Reuses its memory from batch to batch.
 class Dispatch {
@@ -36,7 +36,7 @@ class Dispatch {
   int64_t num_assignments() const { return static_cast<int64_t>(rows_.size()); }
   // [num_ffn_experts + 1]
   absl::Span<const int32_t> offsets() const { return offsets_; }
-  // [tokens * top_k]: assignment of each pair, kSkipped or kIdentity.
+  // [tokens * top_k]: assignment of each pair, kSkipped or kUnchanged.
   absl::Span<const int32_t> assignments() const { return assignments_; }
 
   // Takes a pair out of the sum: its assignment, if it has one, is not used.

@@ -88,7 +88,7 @@ void CheckInvariants(const Pairs& pairs, const Dispatch& dispatch,
     if (id < 0) {
       EXPECT_EQ(assignments[pair], kSkipped);
     } else if (id >= num_ffn_experts) {
-      EXPECT_EQ(assignments[pair], kIdentity);
+      EXPECT_EQ(assignments[pair], kUnchanged);
     } else {
       const auto at = static_cast<size_t>(assignments[pair]);
       EXPECT_GE(assignments[pair], offsets[static_cast<size_t>(id)]);
@@ -165,7 +165,7 @@ TEST(DispatchTest, SkipsAndIdentityExpertsTakeNoAssignment) {
   EXPECT_THAT(dispatch.offsets(), ElementsAre(0, 0, 1));
   EXPECT_THAT(
       dispatch.assignments(),
-      ElementsAre(kSkipped, kIdentity, 0, kIdentity, kSkipped, kSkipped));
+      ElementsAre(kSkipped, kUnchanged, 0, kUnchanged, kSkipped, kSkipped));
 }
 
 TEST(DispatchTest, NoTokensMakeNoAssignments) {
