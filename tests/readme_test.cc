@@ -83,7 +83,7 @@ std::string RunProgram(const std::string& command) {
 
 // What a program says of its flags.
 Flags FlagsOf(const std::string& program) {
-  static const std::regex line(R"re(  --([a-z_]+)  .*\(default: "(.*)"\))re");
+  const std::regex line(R"re(  --([a-z_]+)  .*\(default: "(.*)"\))re");
   Flags flags;
   std::smatch match;
   for (const absl::string_view text :
@@ -96,7 +96,7 @@ Flags FlagsOf(const std::string& program) {
 
 // What the page says of them.
 Flags DocumentedFlags(const std::string& program) {
-  static const std::regex code("`(.*)`");
+  const std::regex code("`(.*)`");
   Flags flags;
   for (const auto& cells :
        Rows(Section(ReadPage("server/FLAGS.md"), program))) {

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "experts/checkpoint/open_matrix.h"
 #include "gmock/gmock.h"
@@ -417,7 +419,7 @@ const std::map<std::string, Effect>& Effects() {
 }
 
 // How many layers a model has, of each side.
-const std::vector<std::string> kLayerCounts = {
+constexpr absl::string_view kLayerCounts[] = {
     "num_hidden_layers", "num_layers",     "n_layers",          "n_layer",
     "encoder_layers",    "decoder_layers", "num_decoder_layers"};
 
@@ -549,8 +551,9 @@ class Case {
         EXPECT_TRUE(set(value.value_or(defaults_[key]), layer));
       }
     }
-    const bool counts = std::find(kLayerCounts.begin(), kLayerCounts.end(),
-                                  key) != kLayerCounts.end();
+    const bool counts =
+        std::find(std::begin(kLayerCounts), std::end(kLayerCounts), key) !=
+        std::end(kLayerCounts);
     if (!counts) {
       EXPECT_EQ(outputs->size(), base_.size());
     }

@@ -12,7 +12,7 @@ using std::chrono::milliseconds;
 using SystemTime = std::chrono::system_clock::time_point;
 
 constexpr SteadyTime kNow = SteadyTime(hours(5));
-const SystemTime kSystemNow = SystemTime(hours(400'000));
+constexpr SystemTime kSystemNow = SystemTime(hours(400'000));
 
 TEST(ToSteadyTest, KeepsWhatIsLeft) {
   for (const auto left :
