@@ -12,6 +12,7 @@
 #include "experts/base/expert_batch.h"
 #include "experts/base/expert_spec.h"
 #include "experts/base/matrix_view.h"
+#include "experts/compute_turn.h"
 #include "experts/executor.h"
 #include "experts/kernels/kernels.h"
 #include "experts/kernels/packed_matrix.h"
@@ -26,15 +27,20 @@ namespace moe {
 // layers.
 class ExpertWorkspace {
  public:
-  // The executor must outlive this object.
+  // turn: of the engine, whose batches take turns; null if whoever uses this
+  // workspace may always compute. It and the executor must outlive this object.
   explicit ExpertWorkspace(Executor* executor,
-                           const Kernels& kernels = BestKernels())
+                           const Kernels& kernels = BestKernels(),
+                           ComputeTurn* turn = nullptr)
       : executor_(executor),
         kernels_(kernels),
+        turn_(turn),
         runner_(kernels, executor->num_threads()) {}
 
   Executor& executor() const { return *executor_; }
   const Kernels& kernels() const { return kernels_; }
+  // What a shard that waits for others gives up meanwhile; may be null.
+  ComputeTurn* turn() const { return turn_; }
 
   // Packed experts, and packed linear maps; see ExpertRunner.
   void Run(const ExpertSpec& spec, absl::Span<const PackedExpert> experts,
@@ -59,6 +65,7 @@ class ExpertWorkspace {
  private:
   Executor* executor_;
   const Kernels& kernels_;
+  ComputeTurn* turn_;
   ExpertRunner runner_;
   // Owned; shared_ptr, since it knows how to destroy what it holds.
   std::map<std::type_index, std::shared_ptr<void>> scratch_;

@@ -143,6 +143,9 @@ ABSL_FLAG(int64_t, max_request_tokens, ServerOptions{}.max_request_tokens,
           "Largest batch of one request.");
 ABSL_FLAG(int64_t, max_batch_tokens, ServerOptions{}.max_batch_tokens,
           "Tokens that run together at most; larger requests run in parts.");
+ABSL_FLAG(int, max_batches_in_flight, ServerOptions{}.max_batches_in_flight,
+          "Batches of a front that are on their way at a time: while shards "
+          "compute one, the next is gathered and the last one added up.");
 ABSL_FLAG(absl::Duration, max_queue_delay, ServerOptions{}.max_queue_delay,
           "How long a batch that is not full may wait for company, while the "
           "engine is busy.");
@@ -270,6 +273,7 @@ absl::StatusOr<ServerOptions> OptionsFromFlags() {
   options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
   options.max_request_tokens = absl::GetFlag(FLAGS_max_request_tokens);
   options.max_batch_tokens = absl::GetFlag(FLAGS_max_batch_tokens);
+  options.max_batches_in_flight = absl::GetFlag(FLAGS_max_batches_in_flight);
   options.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);
   options.max_queue_tokens = absl::GetFlag(FLAGS_max_queue_tokens);
   options.max_queue_bytes = absl::GetFlag(FLAGS_max_queue_bytes);

@@ -126,16 +126,16 @@ Server::Server(const ServerOptions& options)
       memory_limit_(DetectMemoryLimit()),
       executor_(ComputeThreads(options, cpu_limits_),
                 options.numa ? DetectNumaNodes() : NumaNodes{}),
-      expert_workspace_(&executor_, options.deterministic
-                                        ? DeterministicKernels()
-                                        : BestKernels()),
-      metrics_(options.expert_metrics, expert_workspace_.kernels().isa),
+      kernels_(options.deterministic ? DeterministicKernels() : BestKernels()),
+      metrics_(options.expert_metrics, kernels_.isa),
       engine_({.batching = {.max_batch_tokens = options.max_batch_tokens,
                             .max_queue_delay = absl::ToChronoNanoseconds(
                                 options.max_queue_delay),
                             .max_queue_tokens = options.max_queue_tokens},
-               .max_queue_bytes = options.max_queue_bytes},
-              &expert_workspace_, &metrics_),
+               .max_queue_bytes = options.max_queue_bytes,
+               .batches_in_flight =
+                   options.front() ? options.max_batches_in_flight : 1},
+              &executor_, kernels_, &metrics_),
       models_(
           {.models = options.models,
            .repository = options.model_repository,
@@ -164,8 +164,7 @@ void Server::LogSetUp() const {
   LogInfo(absl::StrFormat(
       "moe-server %s (%s): kernels for %s, oneDNN %s, %d compute threads%s "
       "(affinity %d CPUs, cgroup quota %s)",
-      kVersion, kCommit, expert_workspace_.kernels().isa, OneDnnVersion(),
-      executor_.num_threads(),
+      kVersion, kCommit, kernels_.isa, OneDnnVersion(), executor_.num_threads(),
       executor_.node_threads().size() > 1
           ? absl::StrCat(" on NUMA nodes (",
                          absl::StrJoin(executor_.node_threads(), " + "), ")")
@@ -269,7 +268,7 @@ void Server::Measure() {
       executor_.num_threads());
   constexpr int kRounds = 16;
   const MachineRates rates = MeasureMachine(
-      expert_workspace_.kernels(), shares,
+      kernels_, shares,
       [this](auto ends, auto fn) { executor_.ParallelFor(ends, fn); }, kRounds);
   metrics_.SetMachine(rates);
   LogInfo(

@@ -91,7 +91,7 @@ class Server {
   const CpuLimits cpu_limits_;
   const int64_t memory_limit_;
   Executor executor_;
-  ExpertWorkspace expert_workspace_;
+  const Kernels& kernels_;
   Metrics metrics_;
   // Of a front; of a shard that a placement file describes.
   std::unique_ptr<ShardFleet> fleet_;

@@ -136,6 +136,10 @@ absl::Status CheckLimits(const ServerOptions& options) {
   for (const auto& [flag, value] : positive) {
     MOE_RETURN_IF_ERROR(CheckPositive(flag, value));
   }
+  if (options.max_batches_in_flight < 1 || options.max_batches_in_flight > 64) {
+    return Refuse("--max_batches_in_flight: want 1 to 64, got ",
+                  options.max_batches_in_flight);
+  }
   if (options.num_compute_threads < 0 || options.num_compute_threads > 4096) {
     return Refuse("--num_compute_threads: want 0 to 4096, got ",
                   options.num_compute_threads);

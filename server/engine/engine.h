@@ -1,17 +1,23 @@
 // The admission path: every RPC that computes goes through here.
 //
-// Submit puts a request into a bounded queue. One thread takes batches from it
+// Submit puts a request into a bounded queue. A thread takes batches from it
 // (see batch_queue.h), lets the codecs of requests write their rows into the
 // batch, runs the layer on all compute threads, and lets them read their rows
-// of the result. Nothing is locked meanwhile, and nothing is allocated once the
-// buffers have grown to the largest batch.
+// of the result (see batch_runner.h). Nothing is locked meanwhile but, in the
+// end, a request whose rows are read.
+//
+// Where the experts of a layer are elsewhere, a batch waits while others
+// compute. Then several threads take batches; one of them computes at a time.
 
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -22,6 +28,7 @@
 #include "router/ffn_layer.h"
 #include "server/common/steady_time.h"
 #include "server/engine/batch_queue.h"
+#include "server/engine/batch_runner.h"
 #include "server/engine/engine_request.h"
 #include "server/metrics/metrics.h"
 
@@ -32,6 +39,9 @@ struct EngineOptions {
   // Bytes of all requests between Submit and Release; beyond it they are
   // refused. A request that is alone is always admitted.
   int64_t max_queue_bytes = int64_t{1} << 30;
+  // More than one where batches wait for experts elsewhere: meanwhile others
+  // compute. Requires: at least 1.
+  int batches_in_flight = 1;
   // Must outlive the engine.
   const SteadyClock* clock = &SteadyClock::Real();
 };
@@ -40,8 +50,8 @@ struct EngineOptions {
 class Engine {
  public:
   // All must outlive the engine.
-  Engine(const EngineOptions& options, ExpertWorkspace* workspace,
-         Metrics* metrics);
+  Engine(const EngineOptions& options, Executor* executor,
+         const Kernels& kernels, Metrics* metrics);
   // Finishes what was admitted.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -72,52 +82,44 @@ class Engine {
   void BeginDrain();
 
  private:
-  void Run();
-  // Waits for a batch. False when the engine stops and nothing waits.
-  // idle: no batch has just run.
-  bool NextBatch(bool idle, Batch* batch);
-  void RunBatch(const Batch& batch);
-  SteadyTime Now() const { return options_.clock->Now(); }
-  double SecondsSince(SteadyTime start) const;
+  void Run(BatchRunner& runner);
+  // Waits for a batch, and for the turn to compute. False, without the turn,
+  // when the engine stops and nothing waits.
+  bool NextBatch(Batch* batch);
+  // When the next batch should start; at once, if the engine stops.
+  std::optional<SteadyTime> StartTime() const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits until a batch should start. False when the engine stops and nothing
+  // waits.
+  bool WaitForWork();
+  // False if no batch should start now.
+  bool TakeBatch(Batch* batch);
   // Finishes those that nobody waits for. now: when the batch was taken.
   void FinishDropped(const Batch& batch, SteadyTime now);
-  absl::Status Compute(const Batch& batch, EngineResult* result,
-                       ForwardStats* stats);
-  // Lets the requests of a batch write their rows.
-  void DecodeBatch(const Batch& batch, Matrix input, MatrixView<int32_t> ids,
-                   Matrix weights);
-  // now: when the layer had run.
-  void EncodeBatch(const Batch& batch, const absl::Status& computed,
-                   const EngineResult& result, SteadyTime now);
-  // Whether the experts of rows of the batch have all been run.
-  absl::Status CheckExperts(int64_t first, int64_t count) const;
-  // Pairs of rows of the batch whose experts were left out.
-  int64_t LeftOut(int64_t first, int64_t count) const;
-  // start: of the batch; encode: of the writing of its rows.
-  void CountStatistics(const Batch& batch, SteadyTime start, SteadyTime encode,
-                       SteadyTime end) const;
+  // The end of a part, or of what was in the queue; of the request, with the
+  // last of them.
+  void Finish(EngineRequest& request, SteadyTime now);
+  void CountBatch(int64_t tokens, SteadyTime start, SteadyTime end);
 
   const EngineOptions options_;
   Metrics* const metrics_;
-  LayerWorkspace workspace_;
-  AlignedBuffer<float> input_;
-  AlignedBuffer<float> output_;
-  AlignedBuffer<int32_t> given_ids_;
-  AlignedBuffer<float> given_weights_;
-  // About the batch that runs.
-  double decode_seconds_ = 0;
-  SteadyTime decoded_;
+  ComputeTurn turn_;
 
   std::atomic<int64_t> bytes_ = 0;
-  std::atomic<double> tokens_per_second_ = 0;  // 0 = no batch yet
 
   mutable absl::Mutex mutex_;
   absl::CondVar work_;
   BatchQueue queue_ ABSL_GUARDED_BY(mutex_);
+  int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // batches
+  // Nothing waited at some time after the last batch was taken.
+  bool idle_ ABSL_GUARDED_BY(mutex_) = true;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  double tokens_per_second_ ABSL_GUARDED_BY(mutex_) = 0;  // 0 = no batch yet
+  SteadyTime last_batch_end_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread thread_;  // last: uses all of the above
+  std::vector<std::unique_ptr<BatchRunner>> runners_;
+  std::vector<std::thread> threads_;  // last: they use all of the above
 };
 
 }  // namespace moe

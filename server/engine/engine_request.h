@@ -3,11 +3,14 @@
 
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "experts/base/matrix_view.h"
 #include "router/ffn_layer.h"
 #include "server/common/steady_time.h"
@@ -35,7 +38,8 @@ struct EngineResult {
 };
 
 // Moves the rows of one request between its messages and batches. Called from
-// the engine's thread alone.
+// the engine's threads: Decode and DecodeRouting at any time, for parts that do
+// not overlap; the others one at a time.
 class RequestCodec {
  public:
   virtual ~RequestCodec() = default;
@@ -45,13 +49,14 @@ class RequestCodec {
   // Likewise the routing given by the caller. Only if given_k > 0.
   virtual void DecodeRouting(int64_t first, MatrixView<int32_t> ids,
                              Matrix weights) const = 0;
-  // Takes the results of rows from `first` on. Parts come in order, the first
-  // with first == 0.
+  // Makes room for the response. Once, before the first Encode.
+  virtual void LayOut() = 0;
+  // Takes the results of rows from `first` on. Parts may come in any order.
   virtual void Encode(int64_t first, const EngineResult& rows) = 0;
 };
 
-// Who waits for a request. Called from the engine's thread, Cancelled also from
-// that of Submit.
+// Who waits for a request. Called from the engine's threads, Cancelled also
+// from that of Submit, and at any time.
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
@@ -65,7 +70,7 @@ class RequestObserver {
 
 // Belongs to whoever submits it, and must live until OnFinished, as must what
 // it refers to. A request with more tokens than a batch has room for is
-// decoded, run and encoded in parts, in order.
+// decoded, run and encoded in parts, several of which may be in flight.
 class EngineRequest final {
  public:
   // bytes: memory that the request and its response take, to be bounded
@@ -85,20 +90,46 @@ class EngineRequest final {
   SteadyTime deadline() const { return item_.deadline(); }
 
  private:
+  friend class BatchRunner;
   friend class Engine;
 
   // CANCELLED or DEADLINE_EXCEEDED if nobody waits for the response.
   absl::Status CheckWanted(SteadyTime now) const;
+  // False once a part has failed, or nobody waits: the rest need not run.
+  bool Wanted(SteadyTime now) const {
+    return !failed_.load(std::memory_order_relaxed) && CheckWanted(now).ok();
+  }
+
+  // Notes why the request has failed, unless `status` is OK or it has failed
+  // already. Whether this is the first reason.
+  bool Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The status of a request all of whose parts have ended.
+  absl::Status status() const {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+  // Parts in batches, and one for the rest in the queue.
+  void Hold() { holds_.fetch_add(1, std::memory_order_relaxed); }
+  // Whether it was the last: nothing more happens to the request.
+  bool LetGo() { return holds_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
   const LayerCall call_;
   const int64_t bytes_;
   RequestCodec& codec_;
   RequestObserver& observer_;
   BatchItem item_;
-  // For the engine's thread.
-  absl::Status status_;  // of the parts that have run
-  EngineTiming timing_;
-  SteadyTime waiting_since_;  // in no batch since then
+  std::atomic<int> holds_ = 1;
+  std::atomic<bool> failed_ = false;
+
+  // Held while rows are encoded; parts of other requests are not concerned.
+  mutable absl::Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  bool laid_out_ ABSL_GUARDED_BY(mutex_) = false;
+  EngineTiming timing_ ABSL_GUARDED_BY(mutex_);
+  int parts_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
+  // In no batch since then, while no part is in flight.
+  SteadyTime waiting_since_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace moe

@@ -78,6 +78,7 @@ void LayerMetrics::CountExperts(int64_t tokens,
   // Experts that compute nothing come after those that do, and are not in the
   // offsets.
   const size_t num_experts = expert_offsets.size() - 1;
+  absl::MutexLock lock(&mutex_);
   double sum = 0;
   double most = 0;
   for (size_t e = 0; e < num_experts; ++e) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "experts/kernels/machine_rates.h"
 #include "prometheus/counter.h"
@@ -44,7 +46,7 @@ struct LayerSeries {
   std::vector<prometheus::Counter*> expert_tokens{};  // [num_experts]
 };
 
-// The counters of one layer. For one thread at a time.
+// The counters of one layer. Thread-safe.
 class LayerMetrics {
  public:
   // rates: of the machine; 0 = not measured.
@@ -65,7 +67,8 @@ class LayerMetrics {
   const LayerSeries series_;
   // Rows per expert, older ones fading out. [num_experts], if balancedness is
   // told.
-  std::vector<double> recent_;
+  absl::Mutex mutex_;
+  std::vector<double> recent_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace moe

@@ -41,6 +41,7 @@ class WarmUpRequest final : public RequestCodec, public RequestObserver {
       *weights.Row(r) = 1.0F;
     }
   }
+  void LayOut() override {}
   void Encode(int64_t /*first*/, const EngineResult& /*rows*/) override {}
   bool Cancelled() const override { return false; }
   void OnFinished(const absl::Status& status) override {

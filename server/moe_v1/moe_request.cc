@@ -108,23 +108,7 @@ class MoeCodec final : public RequestCodec {
                      Matrix weights) const override {
     rows_.DecodeRouting(first, ids, weights);
   }
-  void Encode(int64_t first, const EngineResult& rows) override {
-    left_out_ += rows.left_out;
-    const std::string annotations = Annotations(rows.timing);
-    if (first == 0) LayOut(annotations);
-    std::copy(annotations.begin(), annotations.end(),
-              response_.FieldsEnd() - annotations.size());
-    plan_.Encode(first, rows, response_);
-  }
-
- private:
-  std::string Annotations(const EngineTiming& timing) const {
-    if (!layout_.annotated) return "";
-    return ForwardAnnotations(timing, layout_.counts_left_out
-                                          ? std::optional<int64_t>(left_out_)
-                                          : std::nullopt);
-  }
-  void LayOut(const std::string& annotations) {
+  void LayOut() override {
     absl::InlinedVector<OutgoingMessage::TensorPlan, 4> plans;
     for (const ResponsePlan::Tensor& tensor : plan_.tensors()) {
       plans.push_back({.field = layout_.field_of(tensor.part),
@@ -136,7 +120,24 @@ class MoeCodec final : public RequestCodec {
     if (!request_id_.empty()) {
       fields = FieldHead(kRequestIdField, request_id_.size()) + request_id_;
     }
-    response_.Reserve(fields + annotations, plans, layout_.inside_field);
+    // Written over by each Encode.
+    fields += Annotations(EngineTiming{});
+    response_.Reserve(fields, plans, layout_.inside_field);
+  }
+  void Encode(int64_t first, const EngineResult& rows) override {
+    left_out_ += rows.left_out;
+    const std::string annotations = Annotations(rows.timing);
+    std::copy(annotations.begin(), annotations.end(),
+              response_.FieldsEnd() - annotations.size());
+    plan_.Encode(first, rows, response_);
+  }
+
+ private:
+  std::string Annotations(const EngineTiming& timing) const {
+    if (!layout_.annotated) return "";
+    return ForwardAnnotations(timing, layout_.counts_left_out
+                                          ? std::optional<int64_t>(left_out_)
+                                          : std::nullopt);
   }
 
   const TensorData data_;

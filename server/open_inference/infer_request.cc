@@ -417,14 +417,12 @@ class InferCodec final : public RequestCodec {
                      Matrix weights) const override {
     rows_.DecodeRouting(first, ids, weights);
   }
+  void LayOut() override;
   void Encode(int64_t first, const EngineResult& rows) override {
-    if (first == 0) LayOut();
     plan_.Encode(first, rows, response_);
   }
 
  private:
-  void LayOut();
-
   const InferMessage message_;
   const RequestRows rows_;
   const ResponsePlan plan_;

@@ -138,13 +138,7 @@ class ExpertsCodec final : public RequestCodec {
     std::copy_n(assignments_.scales.begin() + first, weights.rows(),
                 weights.data());
   }
-  void Encode(int64_t first, const EngineResult& rows) override {
-    if (first == 0) LayOut();
-    plan_.Encode(first, rows, response_);
-  }
-
- private:
-  void LayOut() {
+  void LayOut() override {
     const ResponsePlan::Tensor& output = plan_.tensors().front();
     const OutgoingMessage::TensorPlan plan{
         .field = shards::ForwardExpertsResponse::kOutputFieldNumber,
@@ -153,7 +147,11 @@ class ExpertsCodec final : public RequestCodec {
         .cols = output.columns};
     response_.Reserve("", absl::MakeConstSpan(&plan, 1), /*inside_field=*/0);
   }
+  void Encode(int64_t first, const EngineResult& rows) override {
+    plan_.Encode(first, rows, response_);
+  }
 
+ private:
   const TensorData data_;
   const WireMatrix hidden_states_;
   const Assignments assignments_;

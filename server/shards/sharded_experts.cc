@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "experts/base/aligned_buffer.h"
+#include "experts/compute_turn.h"
 #include "experts/expert_workspace.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "server/shards/shard_client.h"
@@ -145,7 +146,10 @@ void ShardedExperts::Run::Execute() {
     Attempt(calls_[i], i);
   }
   RunLocal();
-  TakeAnswers();
+  {
+    const AwayFromCompute away(workspace_.turn());
+    TakeAnswers();
+  }
   for (const Call& call : calls_) {
     if (call.status.ok()) continue;
     Fail(call.experts, ForCaller(call.shard->name(), call.status));

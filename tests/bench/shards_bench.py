@@ -1,15 +1,18 @@
-"""What shards give and cost: expert throughput of two against one, and what a
-front adds per token.
+"""What shards give and cost: expert throughput of two against one, a front with
+many callers against one server, and what a front adds per token.
 
-Usage: tests/bench/shards_bench.py [BIN_DIR] [SECONDS]
+Usage: tests/bench/shards_bench.py [BIN_DIR] [SECONDS] [PART...]
 
-Needs two cores: each shard has one; the front works where they leave room.
+Needs two cores. PART is scaling, callers or overhead; all without one. For
+scaling and overhead each shard has a core, and the front works where they leave
+room; for callers the one shard has a core, and front and callers the other.
 """
 
 import contextlib
 import json
 import os
 import statistics
+import sys
 import tempfile
 
 # First: it says where the others are.
@@ -31,15 +34,20 @@ FLAGS = ["--num_compute_threads=1", "--measure_machine=false"]
 
 
 class Cluster:
-    """A front, and a shard on each of some cores."""
+    """A front, and a shard on each of some cores.
 
-    def __init__(self, stack, folder, name, shards, *flags):
+    apart: the one shard is on the second core, and whoever is started from then
+    on, the front first, on the other.
+    """
+
+    def __init__(self, stack, folder, name, shards, *flags, apart=False):
         count = WIDE[2] // shards
+        cores = CORES[::-1] if apart else CORES
         file = os.path.join(folder, f"{name}.json")
         placement = []
         for s in range(shards):
             experts = f"{s * count}-{(s + 1) * count - 1}"
-            os.sched_setaffinity(0, {CORES[s]})
+            os.sched_setaffinity(0, {cores[s]})
             shard = stack.enter_context(
                 harness.Server(
                     f"--model=m={folder}",
@@ -57,7 +65,7 @@ class Cluster:
             )
         with open(file, "w") as text:
             json.dump({"shards": placement}, text)
-        os.sched_setaffinity(0, set(CORES))
+        os.sched_setaffinity(0, {CORES[0]} if apart else set(CORES))
         self.front = stack.enter_context(
             harness.Server(
                 f"--model=m={folder}", *FLAGS, f"--shards={file}", *flags
@@ -102,6 +110,32 @@ def scaling(name, folder):
         )
 
 
+def callers(name, folder):
+    """Requests of 16 tokens from many callers: a front whose shard has a core
+    of its own, against one server on such a core. The front keeps the shard
+    busy while it gathers, adds up and sends, or it is slower."""
+    with contextlib.ExitStack() as stack:
+        os.sched_setaffinity(0, {CORES[1]})
+        whole = stack.enter_context(
+            harness.Server(f"--model=m={folder}", *FLAGS)
+        )
+        front = Cluster(stack, folder, "callers", 1, apart=True).front
+        for concurrency in (8, 64):
+            ratios = []
+            for _ in range(ROUNDS):
+                alone, through = (
+                    run(server, 16, concurrency)["tokens_per_s"]
+                    for server in (whole, front)
+                )
+                ratios.append(through / alone)
+            print(
+                f"{name}, {concurrency} callers: front {through:.0f} tokens/s,"
+                f" one server {alone:.0f}: {statistics.median(ratios):.2f} x,"
+                f" median of {ROUNDS}; goal 1.00",
+                flush=True,
+            )
+
+
 def overhead(folder):
     print(f"{'tokens':>7} {'whole':>9} {'front':>9} {'added':>9} {'bytes':>9}")
     with contextlib.ExitStack() as stack:
@@ -137,9 +171,13 @@ def overhead(folder):
 
 
 if __name__ == "__main__":
+    parts = sys.argv[3:] or ["scaling", "callers", "overhead"]
     for name, shape in (("wide", WIDE), ("narrow", NARROW)):
         with tempfile.TemporaryDirectory() as model:
             loads.write_model(model, *shape)
-            scaling(name, model)
-            if shape == NARROW:
+            if "scaling" in parts:
+                scaling(name, model)
+            if "callers" in parts:
+                callers(name, model)
+            if "overhead" in parts and shape == NARROW:
                 overhead(model)

@@ -52,6 +52,7 @@ inline void MoveRows(const ParsedRequest& request) {
   const int64_t k = request.call.k();
   MOE_CHECK(tokens >= 0 && tokens * ffn.d_model() <= kLimits.max_message_bytes);
   MOE_CHECK(request.bytes >= 0);
+  request.codec->LayOut();
   for (int64_t first = 0, count = (tokens + 1) / 2;;
        first += count, count = tokens - first) {
     std::vector<float> rows(static_cast<size_t>(count * ffn.d_model()));

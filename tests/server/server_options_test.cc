@@ -139,6 +139,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadOptionCase{"NoBatchTokens",
                       [](ServerOptions& o) { o.max_batch_tokens = 0; },
                       "--max_batch_tokens: want at least 1, got 0"},
+        BadOptionCase{"BatchesInFlight",
+                      [](ServerOptions& o) { o.max_batches_in_flight = 65; },
+                      "--max_batches_in_flight: want 1 to 64, got 65"},
         BadOptionCase{"NegativeQueueDelay",
                       [](ServerOptions& o) {
                         o.max_queue_delay = absl::Milliseconds(-1);

@@ -6,9 +6,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -67,6 +70,7 @@ class TestRequest final : public RequestCodec, public RequestObserver {
 
   EngineRequest* get() { return &request_; }
   void SpoilFirstValue(float value) { rows_.front() = value; }
+  void SetRows(std::vector<float> rows) { rows_ = std::move(rows); }
   void Cancel() { cancelled_ = true; }
   void HoldEngine() { hold_ = true; }
   void WaitUntilRunning() { running_.WaitForNotification(); }
@@ -76,6 +80,7 @@ class TestRequest final : public RequestCodec, public RequestObserver {
     done_.WaitForNotification();
     return status_;
   }
+  bool finished() const { return done_.HasBeenNotified(); }
   const Response& response() const { return response_; }
   int parts() const { return parts_; }
   // As of each part.
@@ -102,19 +107,26 @@ class TestRequest final : public RequestCodec, public RequestObserver {
       }
     }
   }
+  void LayOut() override {
+    EXPECT_FALSE(laid_out_);
+    laid_out_ = true;
+  }
   void Encode(int64_t first, const EngineResult& rows) override {
     ++parts_;
     timings_.push_back(rows.timing);
-    const auto append = [&](auto matrix, auto& to) {
-      EXPECT_EQ(static_cast<int64_t>(to.size()), first * matrix.cols());
+    const auto place = [&](auto matrix, auto& to) {
+      if (matrix.rows() == 0) return;
+      to.resize(static_cast<size_t>(request_.tokens() * matrix.cols()));
       for (int64_t r = 0; r < matrix.rows(); ++r) {
-        to.insert(to.end(), matrix.Row(r), matrix.Row(r) + matrix.cols());
+        std::copy_n(matrix.Row(r), matrix.cols(),
+                    to.begin() + (first + r) * matrix.cols());
       }
     };
-    append(rows.output, response_.output);
-    append(rows.routing.ids, response_.ids);
-    append(rows.routing.weights, response_.weights);
-    append(rows.router_logits, response_.logits);
+    EXPECT_TRUE(laid_out_);
+    place(rows.output, response_.output);
+    place(rows.routing.ids, response_.ids);
+    place(rows.routing.weights, response_.weights);
+    place(rows.router_logits, response_.logits);
   }
   void OnFinished(const absl::Status& status) override {
     status_ = status;
@@ -129,6 +141,7 @@ class TestRequest final : public RequestCodec, public RequestObserver {
   bool hold_ = false;
   mutable absl::Notification running_;
   mutable absl::Notification let_go_;
+  bool laid_out_ = false;
   Response response_;
   int parts_ = 0;
   std::vector<EngineTiming> timings_;
@@ -139,7 +152,7 @@ class TestRequest final : public RequestCodec, public RequestObserver {
 
 class EngineTest : public ::testing::Test {
  protected:
-  EngineTest() : executor_(2), workspace_(&executor_) {
+  EngineTest() : executor_(2) {
     auto served = std::make_shared<ServedModel>();
     served->name = "demo";
     served->model = *LoadDemoModel({}, executor_);
@@ -152,7 +165,8 @@ class EngineTest : public ::testing::Test {
   }
 
   void StartEngine(const EngineOptions& options = {}) {
-    engine_ = std::make_unique<Engine>(options, &workspace_, &metrics_);
+    engine_ =
+        std::make_unique<Engine>(options, &executor_, BestKernels(), &metrics_);
   }
 
   ServedLayer Layer(size_t index) const {
@@ -208,7 +222,6 @@ class EngineTest : public ::testing::Test {
   FakeClock clock_;
   Metrics metrics_;
   Executor executor_;
-  ExpertWorkspace workspace_;
   std::shared_ptr<const ServedModel> served_;
   std::unique_ptr<Engine> engine_;
 };
@@ -513,6 +526,173 @@ TEST_F(EngineTest, RowWithNanLeavesItsBatchMatesAlone) {
   EXPECT_TRUE(std::isnan(bad->response().output.front()));
   EXPECT_FALSE(std::isnan(bad->response().output.back()));
   EXPECT_EQ(Metric("moe_nonfinite_rows_total"), 1);
+}
+
+// Experts that double their input, and wait for a word first, as those of a
+// front do: each batch for that of the first value of its first row.
+class DistantExperts final : public ExpertShard {
+ public:
+  static constexpr int64_t kWidth = 4;
+
+  const ExpertSpec& spec() const override { return spec_; }
+  int64_t num_experts() const override { return 1; }
+
+  absl::Status Forward(const ExpertBatch& batch, ExpertWorkspace& workspace,
+                       Matrix out, ExpertFailures& failures) const override {
+    failures.Clear();
+    absl::Status status;
+    {
+      const AwayFromCompute away(workspace.turn());
+      absl::MutexLock lock(&mutex_);
+      const float name = *batch.hidden_states.Row(0);
+      waiting_.insert(name);
+      const auto told = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+        return words_.count(name) > 0;
+      };
+      mutex_.Await(absl::Condition(&told));
+      waiting_.erase(name);
+      status = words_.at(name);
+    }
+    EXPECT_EQ(computing_.fetch_add(1), 0) << "one computes at a time";
+    for (int64_t r = 0; r < out.rows(); ++r) {
+      for (int64_t c = 0; c < kWidth; ++c) {
+        out.Row(r)[c] = 2 * batch.hidden_states.Row(r)[c];
+      }
+    }
+    computing_.fetch_sub(1);
+    return status;
+  }
+
+  void WaitUntilWaiting(float name) const {
+    absl::MutexLock lock(&mutex_);
+    const auto waits = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return waiting_.count(name) > 0;
+    };
+    mutex_.Await(absl::Condition(&waits));
+  }
+  void Tell(float name, absl::Status status = absl::OkStatus()) const {
+    absl::MutexLock lock(&mutex_);
+    words_.emplace(name, std::move(status));
+  }
+
+ private:
+  const ExpertSpec spec_{.d_model = kWidth, .d_ff = 1, .activation = {}};
+  mutable std::atomic<int> computing_ = 0;
+  mutable absl::Mutex mutex_;
+  mutable std::set<float> waiting_ ABSL_GUARDED_BY(mutex_);
+  mutable std::map<float, absl::Status> words_ ABSL_GUARDED_BY(mutex_);
+};
+
+class BatchesInFlightTest : public EngineTest {
+ protected:
+  BatchesInFlightTest() {
+    auto experts = std::make_unique<DistantExperts>();
+    experts_ = experts.get();
+    FfnLayerParts parts;
+    parts.experts = std::move(experts);
+    ffn_ = std::make_unique<FfnLayer>(std::move(parts));
+    distant_.ffn = std::move(ffn_);
+  }
+  ~BatchesInFlightTest() override { engine_.reset(); }
+
+  // Rows first, first + 1, ... of which each value is its number.
+  std::unique_ptr<TestRequest> Numbered(int64_t tokens, float first) const {
+    auto request = std::make_unique<TestRequest>(
+        ServedLayer{.served = nullptr, .layer = &distant_}, tokens);
+    std::vector<float> rows;
+    for (int64_t t = 0; t < tokens; ++t) {
+      rows.insert(rows.end(), DistantExperts::kWidth,
+                  first + static_cast<float>(t));
+    }
+    request->SetRows(std::move(rows));
+    return request;
+  }
+  static std::vector<float> Doubled(int64_t tokens, float first) {
+    std::vector<float> rows;
+    for (int64_t t = 0; t < tokens; ++t) {
+      rows.insert(rows.end(), DistantExperts::kWidth,
+                  2 * (first + static_cast<float>(t)));
+    }
+    return rows;
+  }
+
+  const DistantExperts* experts_ = nullptr;
+  std::unique_ptr<FfnLayer> ffn_;
+  ModelLayer distant_;
+};
+
+TEST_F(BatchesInFlightTest, OthersRunWhileABatchWaits) {
+  StartEngine({.batches_in_flight = 2});
+  auto waits = Numbered(1, 10);
+  MOE_ASSERT_OK(engine_->Submit(waits->get()));
+  experts_->WaitUntilWaiting(10);
+  auto passes = Make(0, 3);
+  MOE_ASSERT_OK(engine_->Submit(passes->get()));
+  MOE_EXPECT_OK(passes->Wait());
+  experts_->Tell(10);
+  MOE_EXPECT_OK(waits->Wait());
+  EXPECT_EQ(waits->response().output, Doubled(1, 10));
+}
+
+TEST_F(BatchesInFlightTest, NoMoreThanAllowed) {
+  StartEngine({.batches_in_flight = 2});
+  auto first = Numbered(1, 10);
+  auto second = Numbered(1, 20);
+  auto third = Numbered(1, 30);
+  MOE_ASSERT_OK(engine_->Submit(first->get()));
+  experts_->WaitUntilWaiting(10);
+  MOE_ASSERT_OK(engine_->Submit(second->get()));
+  experts_->WaitUntilWaiting(20);
+  MOE_ASSERT_OK(engine_->Submit(third->get()));
+  EXPECT_EQ(Metric("moe_queue_tokens"), 1);
+  experts_->Tell(20);
+  MOE_EXPECT_OK(second->Wait());
+  experts_->WaitUntilWaiting(30);
+  experts_->Tell(30);
+  experts_->Tell(10);
+  MOE_EXPECT_OK(third->Wait());
+  MOE_EXPECT_OK(first->Wait());
+}
+
+TEST_F(BatchesInFlightTest, PartsOfARequestMayEndInAnyOrder) {
+  StartEngine({.batching = {.max_batch_tokens = 4}, .batches_in_flight = 3});
+  auto request = Numbered(10, 100);  // 100-103, 104-107, 108-109
+  MOE_ASSERT_OK(engine_->Submit(request->get()));
+  for (const float part : {100.0F, 104.0F, 108.0F}) {
+    experts_->WaitUntilWaiting(part);
+  }
+  for (const float part : {108.0F, 100.0F, 104.0F}) experts_->Tell(part);
+  MOE_ASSERT_OK(request->Wait());
+  EXPECT_EQ(request->response().output, Doubled(10, 100));
+  EXPECT_EQ(request->parts(), 3);
+}
+
+TEST_F(BatchesInFlightTest, ARequestEndsWithTheLastOfItsPartsIfOneFails) {
+  StartEngine({.batching = {.max_batch_tokens = 4}, .batches_in_flight = 2});
+  auto request = Numbered(12, 100);  // the last part waits in the queue
+  MOE_ASSERT_OK(engine_->Submit(request->get()));
+  experts_->WaitUntilWaiting(100);
+  experts_->WaitUntilWaiting(104);
+  experts_->Tell(104, absl::UnavailableError("no replica answers"));
+  // The runner that is free drops what is in the queue.
+  auto behind = Make(0, 1);
+  MOE_ASSERT_OK(engine_->Submit(behind->get()));
+  MOE_EXPECT_OK(behind->Wait());
+  EXPECT_FALSE(request->finished());
+  experts_->Tell(100);
+  EXPECT_THAT(request->Wait(),
+              StatusIs(absl::StatusCode::kUnavailable, "no replica answers"));
+}
+
+TEST_F(BatchesInFlightTest, TheEndWaitsForThem) {
+  StartEngine({.batches_in_flight = 2});
+  auto waits = Numbered(1, 10);
+  MOE_ASSERT_OK(engine_->Submit(waits->get()));
+  experts_->WaitUntilWaiting(10);
+  std::thread end([this] { engine_.reset(); });
+  experts_->Tell(10);
+  end.join();
+  MOE_EXPECT_OK(waits->Wait());
 }
 
 }  // namespace

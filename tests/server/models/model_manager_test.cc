@@ -76,9 +76,7 @@ void WriteBrokenModel(const std::string& folder) {
 class ModelManagerTest : public ::testing::Test {
  protected:
   ModelManagerTest()
-      : executor_(1),
-        workspace_(&executor_),
-        engine_({}, &workspace_, &metrics_) {
+      : executor_(1), engine_({}, &executor_, BestKernels(), &metrics_) {
     options_.available_memory = [] { return std::nullopt; };
   }
 
@@ -140,7 +138,6 @@ class ModelManagerTest : public ::testing::Test {
 
   const TempFolder folder_;
   Executor executor_;
-  ExpertWorkspace workspace_;
   Metrics metrics_;
   ModelRegistry registry_;
   Engine engine_;
@@ -486,6 +483,7 @@ class Hoarder final : public RequestCodec, public RequestObserver {
                 hidden_states.rows() * hidden_states.cols(), 1.0F);
   }
   void DecodeRouting(int64_t, MatrixView<int32_t>, Matrix) const override {}
+  void LayOut() override {}
   void Encode(int64_t, const EngineResult&) override {}
   bool Cancelled() const override { return false; }
   void OnFinished(const absl::Status& status) override {

@@ -38,6 +38,7 @@ class Offline final : public RequestCodec, public RequestObserver {
                      Matrix weights) const override {
     codec_.DecodeRouting(first, ids, weights);
   }
+  void LayOut() override { codec_.LayOut(); }
   void Encode(int64_t first, const EngineResult& rows) override {
     timing_ = rows.timing;
     codec_.Encode(first, rows);
@@ -117,18 +118,21 @@ TEST_F(MoeRequestTest, TimingTakesItsTwentyBytesHoweverLittleItIs) {
 
   MOE_ASSERT_OK_AND_ASSIGN(const ParsedRequest unary,
                            Parse(&ParseForward, Message(0)));
+  unary.codec->LayOut();
   unary.codec->Encode(0, {});
   EXPECT_EQ(ResponseOf(unary), want);
 
   MOE_ASSERT_OK_AND_ASSIGN(const ParsedRequest streamed,
                            Parse(&ParseStreamedForward, Message(0)));
+  streamed.codec->LayOut();
   streamed.codec->Encode(0, {});
   EXPECT_EQ(ResponseOf(streamed), FieldHead(1, want.size()) + want);
 }
 
 TEST_F(MoeRequestTest, TimingIsThatOfAllPartsOfTheRows) {
   Metrics metrics;
-  Engine engine({.batching = {.max_batch_tokens = 16}}, &workspace_, &metrics);
+  Engine engine({.batching = {.max_batch_tokens = 16}}, &executor_,
+                BestKernels(), &metrics);
   MOE_ASSERT_OK_AND_ASSIGN(ParsedRequest parsed,
                            Parse(&ParseForward, Message(40)));
   Offline offline(parsed.codec.get());

@@ -140,6 +140,7 @@ TEST_F(ShardRequestTest, BecomesTokensWithOneExpertEach) {
       .output = ConstMatrix(states.data() + 2 * kDModel, 1, kDModel),
       .routing = {},
       .router_logits = {}};
+  request.codec->LayOut();
   request.codec->Encode(0, first);
   request.codec->Encode(2, last);
   std::vector<float> out(3 * kDModel);
