@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -24,13 +25,14 @@ inline constexpr std::size_t kBufferAlignment = 64;
 // A huge page; buffers of some of them are aligned to it.
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Memory for `bytes`, uninitialised; never null. Give it back with std::free.
+// Memory for `bytes`, uninitialised; throws std::bad_alloc as operator new
+// does. Give it back with std::free.
 inline void* AllocateAligned(std::size_t bytes) {
   const bool huge = bytes >= 4 * kHugePage;
   const std::size_t alignment = huge ? kHugePage : kBufferAlignment;
   bytes = (bytes + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, bytes);
-  MOE_CHECK(memory != nullptr);
+  if (memory == nullptr) throw std::bad_alloc();
   // A wish: where it is not granted, pages stay small.
   if (huge) madvise(memory, bytes, MADV_HUGEPAGE);
   return memory;
@@ -64,6 +66,7 @@ class AlignedBuffer {
   T* Grow(int64_t size) {
     if (size > size_) {
       data_.reset();  // Give back before taking: never hold both.
+      size_ = 0;      // What cannot be had leaves an empty buffer.
       const auto bytes = static_cast<std::size_t>(size) * sizeof(T);
       data_.reset(static_cast<T*>(AllocateAligned(bytes)));
       size_ = size;

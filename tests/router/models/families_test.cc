@@ -993,6 +993,33 @@ TEST(FamiliesTest, NemotronListsItsLayersByNameToo) {
                                            "layers_block_type has, got 3")));
 }
 
+TEST(FamiliesTest, HeirsOfDeepSeekV3RouteAsItDoes) {
+  Parts parts = GoldenParts("deepseek_v3-a");
+  MOE_ASSERT_OK_AND_ASSIGN(const auto want, Answers(*parts.Open()));
+  for (const auto& [type, name] :
+       {std::make_pair("deepseek_v32", "DeepseekV32ForCausalLM"),
+        std::make_pair("glm_moe_dsa", "GlmMoeDsaForCausalLM")}) {
+    SCOPED_TRACE(type);
+    parts.config["model_type"] = type;
+    parts.config["architectures"] = {name};
+    parts.config.erase("mlp_layer_types");
+    MOE_ASSERT_OK_AND_ASSIGN(const auto counted, Answers(*parts.Open()));
+    EXPECT_EQ(counted, want);
+    parts.config["mlp_layer_types"] = {"dense", "sparse"};
+    MOE_ASSERT_OK_AND_ASSIGN(const auto listed, Answers(*parts.Open()));
+    EXPECT_EQ(listed, want);
+    parts.config["mlp_layer_types"] = {"dense"};
+    EXPECT_THAT(Answers(*parts.Open()),
+                StatusIs(kInvalid, HasSubstr("mlp_layer_types: want an item "
+                                             "for every layer, got 1 items")));
+    parts.config["mlp_layer_types"] = {"dense", "hashed"};
+    EXPECT_THAT(Answers(*parts.Open()),
+                StatusIs(kUnimplemented,
+                         HasSubstr("mlp_layer_types: want items \"dense\" or "
+                                   "\"sparse\", got \"hashed\"")));
+  }
+}
+
 TEST(FamiliesTest, GraniteMayHaveTheNamesOfTheLibrary) {
   Parts parts = GoldenParts("granitemoe-a");
   MOE_ASSERT_OK_AND_ASSIGN(const auto want, Answers(*parts.Open()));

@@ -1,8 +1,12 @@
 #include "server/models/model_manager.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <string>
@@ -398,6 +402,49 @@ TEST_F(ModelManagerTest, ModelThatAsksForEverythingIsRefusedAndOthersGoOn) {
   std::ofstream(Folder("huge/config.json")) << config;
   MOE_EXPECT_OK(Load("huge"));
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Sanitizers need far more address space than what is left here.
+TEST_F(ModelManagerTest, LoadThatMemoryIsTooShortForEndsAlone) {
+  StartWithRepository();
+  const auto served = Find("a");
+  // 2 experts of 3 x 64 MiB of float32, and no memory for their packed form.
+  constexpr int64_t kWide = 4096;
+  std::filesystem::create_directories(Folder("big"));
+  std::ofstream(Folder("big/config.json")) << absl::StrReplaceAll(
+      kConfig, {{"\"hidden_size\": 8", "\"hidden_size\": 4096"},
+                {"\"intermediate_size\": 4", "\"intermediate_size\": 4096"}});
+  const auto tensor = [&](const std::string& name, int64_t rows) {
+    return FloatTensor(absl::StrCat("model.layers.0.mlp.", name, ".weight"),
+                       DType::kF32, {rows, kWide},
+                       std::vector<float>(static_cast<size_t>(rows * kWide)));
+  };
+  std::vector<TestTensor> tensors = {tensor("gate", 2)};
+  for (const char* expert : {"experts.0.", "experts.1."}) {
+    for (const char* name : {"gate_proj", "up_proj", "down_proj"}) {
+      tensors.push_back(tensor(absl::StrCat(expert, name), kWide));
+    }
+  }
+  Replace(Folder("big"), "model.safetensors", tensors);
+  tensors.clear();
+
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit tight = before;
+  // The file's mapping and a little more.
+  tight.rlim_cur =
+      static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + (rlim_t{500} << 20);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  const absl::Status status = Load("big");
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                               HasSubstr("memory: not enough to load")));
+  EXPECT_EQ(Find("a"), served);
+  MOE_EXPECT_OK(Load("big"));
+}
+#endif
 
 TEST_F(ModelManagerTest, RefusesNamesOfOtherModelsLayers) {
   StartWithRepository();
