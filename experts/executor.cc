@@ -68,7 +68,7 @@ class NodeBinder final : public tbb::task_scheduler_observer {
 }  // namespace
 
 struct Executor::Threads {
-  // Of the calling thread. Whoever calls ParallelFor may be anywhere.
+  // The node of the calling thread. Whoever calls ParallelFor may be anywhere.
   size_t NodeHere() const {
     const auto cpu = static_cast<size_t>(std::max(sched_getcpu(), 0));
     return cpu < node_of_cpu.size() ? node_of_cpu[cpu] : 0;

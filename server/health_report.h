@@ -26,9 +26,9 @@ class HealthReport {
   HealthReport(std::vector<std::string> names,
                grpc::HealthCheckServiceInterface* service);
 
-  // Of the server; models that can't be served stay NOT_SERVING.
+  // Reports the server; models that can't be served stay NOT_SERVING.
   void SetServing(bool serving);
-  // Of the models, as `find` says; those that it no longer names become
+  // Reports the models, as `find` says; those that it no longer names become
   // NOT_SERVING. One call of `find` at a time; it must not call the report.
   void SetModels(absl::FunctionRef<Models()> find);
 

@@ -305,7 +305,7 @@ class Bench {
         workspace_(&executor_, *options.kernels),
         expert_(options.spec) {}
 
-  // Of the best moments.
+  // The rates of the best moments.
   const MachineRates& rates() const { return best_; }
 
   // The layers of one format, of `cold_bytes` together.

@@ -71,8 +71,8 @@ class Server {
   absl::Status OpenTokens();
   absl::Status StartGrpc();
   void SetServing(bool serving);
-  // Of a front: tells health of each model whether its shards are up. Nothing
-  // elsewhere.
+  // Tells the health of each model of a front by whether its shards are up.
+  // Nothing elsewhere.
   void ReportModels();
   // What this server holds of a model.
   ModelPart PartOf(const std::string& model);
@@ -93,7 +93,7 @@ class Server {
   Executor executor_;
   const Kernels& kernels_;
   Metrics metrics_;
-  // Of a front; of a shard that a placement file describes.
+  // A front has a fleet; a shard that a placement file describes, that file.
   std::unique_ptr<ShardFleet> fleet_;
   std::optional<Placement> placement_;
   ModelRegistry registry_;

@@ -105,7 +105,7 @@ struct ServerOptions {
   int num_compute_threads = 0;  // 0 = what affinity and cgroup quota allow
   // Whether weights and threads are placed by NUMA node.
   bool numa = true;
-  // Of rows between a front and its shards: F32 or BF16.
+  // The type of rows between a front and its shards: F32 or BF16.
   v1::DType shard_wire_dtype = v1::F32;
 
   // How long to answer as usual after a SIGTERM, health apart, so that load

@@ -47,9 +47,9 @@ class Checkpoint {
   // All tensors whose files are there, in the order of the files and of their
   // data.
   absl::Span<const TensorInfo* const> tensors() const { return tensors_; }
-  // Of all tensor data in them.
+  // The size of all tensor data in them.
   int64_t total_bytes() const { return total_bytes_; }
-  // Of all tensors, ascending: those whose files are missing, too.
+  // The names of all tensors, ascending, also of those whose files are missing.
   absl::Span<const absl::string_view> names() const { return names_; }
 
   // Null if there is none of that name, or its file is missing.

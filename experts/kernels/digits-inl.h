@@ -59,7 +59,7 @@ struct Int8Digits {
   }
 };
 
-// Of the 8 nibbles of a column, the even steps, then the odd ones.
+// The even steps of a column's 8 nibbles, then the odd ones.
 struct Int4Digits {
   static constexpr WeightFormat kFormat = WeightFormat::kInt4;
   static constexpr int kQuads = 2;

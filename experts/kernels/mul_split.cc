@@ -84,7 +84,7 @@ struct FmaMul {
   using PartRows = std::make_integer_sequence<int, kPartRows>;
   using Panels = std::make_integer_sequence<int, kN>;
 
-  // Of 32 steps of the strip, [part][step][row].
+  // The activations of 32 steps of the strip, [part][step][row].
   struct alignas(64) Activations {
     float parts[kParts][kSplitSteps * kR];
   };

@@ -220,10 +220,10 @@ struct Int4Coding {
   VF zero_point;  // a whole number in 0..15
 };
 
-// Of five scales and zero points, and of the scales that fit their codes best,
-// those with the least squared error are taken. Three spread the codes over the
-// range of the weights and zero; two give the extreme weight 8 and 7 steps, and
-// so find codes again that were symmetric.
+// The pair with the least squared error is taken, from five scales and zero
+// points and the scales that fit their codes best. Three spread the codes over
+// the range of the weights and zero; two give the extreme weight 8 and 7 steps,
+// and so find codes again that were symmetric.
 struct Int4Packer {
   static constexpr int64_t kColumnBytes = 4;
 
@@ -294,7 +294,7 @@ struct Int4Packer {
                       hn::And(usable, extent.coded), best);
     };
     for (const float steps : {15.5F, 14.5F, 16.5F}) {
-      // Of huge weights the range is no float.
+      // The range of huge weights is no float.
       const VF scale = RoundToBF16(high / Set(steps) - low / Set(steps));
       const VF middle = (high * Set(0.5F) + low * Set(0.5F)) / scale;
       const VF zero_point = Round(Set(7.5F) - middle);

@@ -18,7 +18,7 @@ constexpr int64_t kBlockRows = kBlockStrips * kMaxStripRows;
 // Steps of k that are unpacked at a time: 16 columns of them are half an L1
 // cache, a multiple of every block.
 constexpr int64_t kUnpackSteps = 256;
-// Of MulArgs::k_begin.
+// The alignment of MulArgs::k_begin.
 constexpr int64_t kCutAlignment = 128;
 // Tasks per thread to aim at: the last one to finish makes the others wait for
 // a small part of the whole.

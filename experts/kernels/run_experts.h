@@ -147,7 +147,7 @@ class ExpertRunner {
 
   const Kernels& kernels_;
   const int num_threads_;
-  // Of the current Run.
+  // State of the current Run.
   ExpertSpec spec_;
   Phase up_;
   Phase down_;

@@ -63,8 +63,8 @@ void UseSplit(Kernels& kernels);
 // of results stay the same. What FormatKernels begins with suits Intel's.
 void TuneForCpu(const X86Features& cpu, Kernels& kernels);
 
-// Of the 8 tile registers: [0, sums) hold sums, the last one holds weights, the
-// ones between activations.
+// The use of the 8 tile registers: [0, sums) hold sums, the last one holds
+// weights, those between hold activations.
 struct alignas(64) TileShapes {
   uint8_t palette = 1;
   uint8_t start_row = 0;

@@ -293,7 +293,7 @@ absl::StatusOr<std::optional<std::string>> Disagreement(const Config& config,
     return got == want ? std::nullopt
                        : std::optional<std::string>(BoolText(want));
   };
-  // Of groups: 0 and 1 both stand for none.
+  // 0 groups and 1 group both stand for none.
   const auto groups =
       [&](int64_t want) -> absl::StatusOr<std::optional<std::string>> {
     MOE_ASSIGN_OR_RETURN(const int64_t got, config.Int(key));

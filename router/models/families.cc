@@ -595,7 +595,7 @@ absl::Status DbrxRule(const FamilyConfig& config, RoutingRule& rule) {
   constexpr char kNorm[] = "ffn_config.moe_normalize_expert_weights";
   MOE_ASSIGN_OR_RETURN(const std::optional<double> norm,
                        config.OptionalDouble(kNorm));
-  // Of larger ones, float32 would have nothing left.
+  // Larger powers would leave nothing in float32.
   if (norm && !(*norm > 0 && *norm <= 16)) {
     return config.Error(kNorm, "null or a number above 0, at most 16",
                         absl::StrCat(*norm));

@@ -14,8 +14,8 @@
 namespace moe {
 namespace {
 
-// Of the small linear maps of a layer, float32 in every format, and of its
-// selection bias.
+// The memory of a layer's small linear maps, float32 in every format, and of
+// its selection bias.
 int64_t SmallBytes(const LayerSpec& layer) {
   int64_t sum = 0;
   for (const LinearSpec* linear : layer.Linears()) {
@@ -38,7 +38,7 @@ int64_t PackedBytes(const ExpertSpec& expert, WeightFormat format) {
   return (expert.gated ? 2 : 1) * wide + down + biases * int64_t{sizeof(float)};
 }
 
-// Of some experts of a set.
+// The memory of some experts of a set.
 absl::StatusOr<int64_t> SetBytes(const Checkpoint& checkpoint,
                                  const ExpertSetSpec& set, WeightFormat format,
                                  absl::Span<const int32_t> ids) {

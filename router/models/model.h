@@ -25,8 +25,8 @@ namespace moe {
 struct ModelLayer {
   int index = 0;  // in the checkpoint
   std::unique_ptr<FfnLayer> ffn;
-  // Of a shard: ids of the experts that it holds, ascending, and the
-  // fingerprint of each. Otherwise empty.
+  // The ids of the experts that a shard holds, ascending, and the
+  // fingerprint of each. Empty elsewhere.
   std::vector<int32_t> held_experts{};
   std::vector<uint64_t> fingerprints{};
 };
@@ -62,7 +62,7 @@ class Model {
 // The experts of a routed layer, of which some are elsewhere.
 struct SpreadExperts {
   const LayerSpec* layer = nullptr;
-  // Of every expert of the layer, see experts/expert_fingerprint.h.
+  // One for every expert of the layer, see experts/expert_fingerprint.h.
   std::vector<uint64_t> fingerprints;
   // The experts in this process under their ids in the layer; null if none.
   std::unique_ptr<ExpertShard> local;
@@ -82,7 +82,7 @@ struct ModelPart {
   std::function<absl::StatusOr<std::unique_ptr<ExpertShard>>(SpreadExperts)>
       connect;
 
-  // Of a front: see FfnLayerParts.
+  // For a front, see FfnLayerParts.
   bool leave_out_missing = false;
 
   bool shard() const { return held_experts != nullptr && connect == nullptr; }

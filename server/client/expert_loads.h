@@ -14,7 +14,7 @@
 
 namespace moe {
 
-// Of one routed layer.
+// The loads of one routed layer.
 struct LayerLoads {
   std::string model;
   int layer = 0;
@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<LayerLoads>> LoadsOfPage(const MetricsPage& page);
 absl::StatusOr<std::vector<LayerLoads>> LoadsOfPrometheus(
     absl::string_view url, absl::Duration window);
 
-// Of a file: the JSON of a moe.v1.ExpertLoads.
+// The loads in a file, the JSON of a moe.v1.ExpertLoads.
 // Errors: NOT_FOUND, INVALID_ARGUMENT naming --loads, field, wanted and got.
 absl::StatusOr<std::vector<LayerLoads>> LoadsOfFile(const std::string& path);
 

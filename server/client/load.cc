@@ -86,7 +86,7 @@ struct Tally {
   int64_t tokens = 0;    // of those without
   TimeHistogram latency;
   TimeHistogram error_latency;
-  // Of those without an error whose answers say where the time went.
+  // Those without an error whose responses say where the time went.
   TimeHistogram queue;
   TimeHistogram compute;
   TimeHistogram overhead;                 // latency without both

@@ -183,7 +183,7 @@ void Engine::Finish(EngineRequest& request, SteadyTime now) {
 void Engine::CountBatch(int64_t tokens, SteadyTime start, SteadyTime end) {
   absl::MutexLock lock(&mutex_);
   --in_flight_;
-  // Of batches that overlap, each has the time since the end of the last one.
+  // A batch that overlaps the last one has the time since the end of that.
   const std::chrono::duration<double> taken =
       end - std::max(start, last_batch_end_);
   last_batch_end_ = end;

@@ -33,7 +33,7 @@ struct EngineResult {
   // (row, expert) pairs that were chosen and left out, since the expert could
   // not be run.
   int64_t left_out = 0;
-  // Of the request, up to and with the batch of these rows.
+  // The request's times, up to and with the batch of these rows.
   EngineTiming timing{};
 };
 

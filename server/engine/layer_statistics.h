@@ -34,17 +34,17 @@ class EventTimes {
 
 // Thread-safe.
 struct LayerStatistics {
-  // Of requests, from admission to the end.
+  // Requests, from admission to the end.
   EventTimes succeeded;
   EventTimes failed;
-  // Of requests, until their first row is in a batch.
+  // Requests, until their first row is in a batch.
   EventTimes queued;
-  // Of batches: reading the rows, the layer, writing the rows.
+  // Batches: reading the rows, the layer, writing the rows.
   EventTimes decoded;
   EventTimes computed;
   EventTimes encoded;
   std::atomic<uint64_t> tokens = 0;
-  // Of the last batch, since 1970.
+  // The time of the last batch, since 1970.
   std::atomic<int64_t> last_milliseconds = 0;
 };
 

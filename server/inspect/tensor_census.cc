@@ -140,7 +140,7 @@ int64_t ParametersIn(const TensorInfo& tensor) {
     case DType::kF16:
     case DType::kF8E4M3:
     case DType::kF8E5M2:
-      // Of four dimensions: masks that old files hold.
+      // Those with four dimensions are masks that old files hold.
       return tensor.shape.size() == 4 && absl::EndsWith(name, ".bias")
                  ? 0
                  : tensor.elements();

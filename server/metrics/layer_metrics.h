@@ -20,11 +20,11 @@ namespace moe {
 struct LayerCost {
   int layer = 0;
   int64_t num_experts = 0;  // 0 = dense
-  // Of one routed expert, or of the dense FFN: weights that are read if it has
+  // For one routed expert, or the dense FFN: weights that are read if it has
   // any row, and operations per row.
   double expert_bytes = 0;
   double expert_flops = 0;
-  // Of the shared expert, which every row visits.
+  // For the shared expert, which every row visits.
   double shared_bytes = 0;
   double shared_flops = 0;
 };
@@ -34,7 +34,7 @@ LayerCost CostOf(const ModelLayer& layer);
 
 // Where a layer's numbers go.
 struct LayerSeries {
-  // Of the model.
+  // Series of the model.
   prometheus::Counter* expert_seconds = nullptr;
   prometheus::Counter* expert_bytes = nullptr;
   prometheus::Counter* expert_flops = nullptr;

@@ -51,7 +51,7 @@ class RequestMetrics {
   }
 
  private:
-  // Of one method.
+  // The series of one method.
   struct MethodSeries {
     std::array<prometheus::Counter*, kNumCodes> requests{};  // by CodeIndex
     prometheus::Histogram* duration = nullptr;

@@ -42,7 +42,7 @@ absl::Status Naming(const std::string& source, const absl::Status& status) {
                       absl::StrCat("model ", source, ": ", status.message()));
 }
 
-// Of the model, or of the part of it, that a spec describes.
+// The name of the model, or of the part of it, that a spec describes.
 std::string NameOf(const std::string& source, const ModelSpec& spec) {
   return spec.part.empty() ? source : absl::StrCat(source, ".", spec.part);
 }

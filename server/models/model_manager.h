@@ -199,7 +199,7 @@ class ModelManager {
   // What WarnOfLeftOut was told last, as text.
   absl::btree_set<std::string> left_out_ ABSL_GUARDED_BY(mutex_);
 
-  // Of the thread that does the work.
+  // For the thread that does the work.
   bool all_loaded_ = false;
   std::string repository_error_;  // the last one that was logged
 

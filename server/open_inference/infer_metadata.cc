@@ -29,7 +29,7 @@ std::vector<NamedTensor> Inputs(const InferTarget& target) {
   std::vector<NamedTensor> tensors = {{"hidden_states", v1::F32,
                                        target.served->model->spec().d_model,
                                        /*optional=*/false}};
-  // Of a layer as a model of its own, only what it needs: load testers fill
+  // A layer as a model of its own lists only what it needs: load testers fill
   // what is optional, too, with numbers that are no expert ids.
   if (target.routed() && !target.layer.has_value()) AddRouting(&tensors);
   return tensors;

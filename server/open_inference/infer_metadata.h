@@ -18,7 +18,7 @@ void DescribeMetadata(const InferTarget& target, absl::string_view name,
 void DescribeConfig(const InferTarget& target, absl::string_view name,
                     const ServiceLimits& limits,
                     inference::ModelConfig* config);
-// Of a layer, or of all layers of the model together.
+// The statistics of a layer, or of all layers of the model together.
 void DescribeStatistics(const InferTarget& target, absl::string_view name,
                         inference::ModelStatistics* statistics);
 

@@ -38,7 +38,7 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// Of a model's name, as it comes back with an error.
+// The most of a model's name that comes back with an error.
 constexpr size_t kMaxLabelBytes = 128;
 
 // Text from outside, as it comes back in messages.

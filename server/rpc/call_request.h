@@ -41,7 +41,7 @@ struct ParsedRequest {
   LayerCall call;
   // Memory of the request's tensors and of the response.
   int64_t bytes = 0;
-  // Of the message; the call has one of its own.
+  // The message's deadline; the call has one of its own.
   SteadyTime deadline = SteadyTime::max();
   // Where `codec` writes, with the first rows that it encodes.
   std::unique_ptr<OutgoingMessage> response{};

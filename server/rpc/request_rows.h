@@ -45,7 +45,7 @@ class RequestRows {
   int64_t given_k() const {
     return routing_.has_value() ? routing_->ids.cols : 0;
   }
-  // Of all tensors.
+  // The bytes of all tensors.
   int64_t bytes() const;
 
   // As RequestCodec.

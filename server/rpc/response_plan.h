@@ -37,7 +37,7 @@ class ResponsePlan {
   int64_t tokens() const { return tokens_; }
   // In the order of LayerCall::parts.
   absl::Span<const Tensor> tensors() const { return tensors_; }
-  // Of all tensors.
+  // The bytes of all tensors.
   int64_t bytes() const;
   // Errors: INVALID_ARGUMENT if the response does not fit into a message.
   absl::Status CheckSize(const ServiceLimits& limits) const;

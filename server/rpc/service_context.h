@@ -31,7 +31,7 @@ using ShardStates = std::function<std::vector<ShardState>(const std::string&)>;
 struct ServiceOptions {
   ServiceLimits limits{};
   AccessOptions access{};
-  // Of a front, to be shown; null: this server is none.
+  // The shards of a front, to be shown; null: this server is none.
   ShardStates shards{};
 };
 

@@ -36,13 +36,13 @@ struct ShardClientOptions {
   absl::Duration keepalive = absl::Seconds(1);
   // How long a replica may take to describe itself.
   absl::Duration describe_timeout = absl::Seconds(1);
-  // Of an answer: a larger one is not taken.
+  // The largest response that is taken.
   int64_t max_message_bytes = int64_t{256} << 20;
 };
 
 // One call to a replica, from its start until its end is known.
 struct ShardAttempt {
-  // Of whoever started it, to know it by.
+  // What whoever started it knows it by.
   size_t call = 0;
 
   size_t target = 0;  // that it went to

@@ -16,8 +16,8 @@ namespace {
 
 // Between looks at the shards.
 constexpr absl::Duration kLookInterval = absl::Milliseconds(100);
-// Of who waits for shards: until the log tells of it, and between times that it
-// does.
+// How long somebody waits for shards until the log tells of it, and then
+// between lines.
 constexpr absl::Duration kTellAfter = absl::Seconds(1);
 constexpr absl::Duration kTellInterval = absl::Seconds(5);
 

@@ -34,7 +34,7 @@ namespace moe {
 struct ShardFleetOptions {
   std::string placement_file;
   ShardClientOptions client;
-  // Of rows on their way to shards and back: F32 or BF16.
+  // The type of rows on their way to shards and back: F32 or BF16.
   v1::DType wire_dtype = v1::F32;
   // How long a shard may take for a call, retries included.
   absl::Duration timeout = absl::Seconds(30);
@@ -121,14 +121,14 @@ class ShardFleet {
   absl::Status LookAt(const ShardSet& shards, size_t shard);
   // Does nothing to a shard that the placement no longer has.
   void SetUp(ShardClient& client, bool up);
-  // Of all layers, whose shards are indices of these.
+  // Groups all layers, whose shards are indices of these.
   std::shared_ptr<const ClientsByModel> GroupByModel(const ShardSet& shards)
       const ABSL_EXCLUSIVE_LOCKS_REQUIRED(layers_mutex_);
   // Whether it is known of all shards of the model that they are up, or of one
   // that it is no good; or the fleet stops.
   bool Settled(const std::string& model) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of a shard of the model that answers and is no good.
+  // What is wrong with a shard of the model that answers and is no good.
   absl::Status FaultOf(const std::string& model) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The shards of the model that are not known to be up.

@@ -20,7 +20,7 @@
 namespace moe {
 namespace {
 
-// Of each token of the engine: its expert, its row of the hidden states, and
+// For each token of the engine: its expert, its row of the hidden states, and
 // the factor on the input.
 struct Assignments {
   std::vector<int32_t> experts;

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of one call, hedges included.
+// The most attempts of one call, hedges included.
 constexpr size_t kMaxAttempts = 4;
 // Before an attempt that follows a failure; the first is to pass by a replica
 // that has gone, the later ones give gRPC time to notice that.

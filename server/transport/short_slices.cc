@@ -22,7 +22,8 @@ struct SchedAttributes {
   uint64_t period;
 };
 
-// Of the calling thread, if its slice can be chosen: older kernels say 0.
+// The attributes of the calling thread, if its slice can be chosen: older
+// kernels say 0.
 std::optional<SchedAttributes> Attributes() {
   SchedAttributes attributes{};
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0 ||

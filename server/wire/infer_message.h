@@ -68,7 +68,7 @@ class InferMessage {
   static constexpr size_t kMaxRaw = 8;  // more than there are inputs
   const Data& Raw(size_t i) const { return raw_[i]; }
 
-  // Of input i.
+  // The contents of input i.
   const Contents& ContentsOf(int i) const {
     return contents_[static_cast<size_t>(i)];
   }

@@ -12,7 +12,7 @@ using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 using Wire = google::protobuf::internal::WireFormatLite;
 
-// Of a tag or a length.
+// The most bytes that a tag or a length takes.
 constexpr int kMaxBytes = 5;
 
 // After the tag that starts a group; up to the one that ends it.

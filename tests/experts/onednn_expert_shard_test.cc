@@ -18,7 +18,7 @@
 namespace moe {
 namespace {
 
-// Of the shards' elements: kF32 or kBF16.
+// The parameter is the format of the shards' elements: kF32 or kBF16.
 class OneDnnExpertShardTest : public ::testing::TestWithParam<WeightFormat> {
  protected:
   void SetUp() override {

@@ -28,7 +28,7 @@ TEST(SharesOfTest, ReadAllOfLittleMemory) {
 
 TEST(MeasureMachineTest, GivesEachTaskItsMemory) {
   const std::vector<uint8_t> memory(1 << 20);
-  // Of different sizes: no one reads beyond the end of its own.
+  // Shares differ in size: no one reads beyond the end of its own.
   const std::vector<absl::Span<const uint8_t>> shares = {
       absl::MakeConstSpan(memory).subspan(0, 700 << 10),
       absl::MakeConstSpan(memory).subspan(memory.size() - 512)};

@@ -79,9 +79,9 @@ float QuantiseInt8(const float* w, int64_t steps, uint8_t* codes) {
 
 float RoundToBF16(float value) { return BF16ToFloat(FloatToBF16(value)); }
 
-// Of five scales and zero points, and of the scales that fit their codes best,
-// those with the least squared error are taken. Three spread the codes over the
-// range of the weights and zero; two give the extreme weight 8 and 7 steps.
+// The pair with the least squared error is taken, from five scales and zero
+// points and the scales that fit their codes best. Three spread the codes over
+// the range of the weights and zero; two give the extreme weight 8 and 7 steps.
 float QuantiseInt4(const float* w, int64_t steps, uint8_t* codes,
                    uint8_t& zero_point) {
   const float max = AbsMax(w, steps);

@@ -138,7 +138,7 @@ TEST_P(RunExpertsSweepTest, AgreesWithTheReferenceOnEveryInstructionSet) {
   TestExpert expert(spec, GetParam().format, /*seed=*/1);
   expert.TakePackedWeights();
   const auto hidden = RandomFloats(kMaxTokens * spec.d_model, 1.0F, 99);
-  // Of large shapes, only some rows are compared with the reference, and the
+  // Only some rows of large shapes are compared with the reference, and the
   // portable kernels, slow as they are, run only those.
   const bool large = spec.d_model * spec.d_ff > 1'000'000;
   const auto is_sampled = [&](int64_t row) { return !large || row % 16 == 0; };
@@ -328,8 +328,8 @@ TEST_P(RunExpertsFormatTest, SlicesGiveTheBytesOfTheWhole) {
     owned.push_back(std::make_unique<TestExpert>(spec, GetParam(), e + 10));
     experts.push_back(owned.back()->packed);
   }
-  // Of 26 panels and of 10: two nodes have some, and one of three has none of
-  // the second matrix.
+  // Cuts of 26 panels and of 10: two nodes have some, and one of three has none
+  // of the second matrix.
   const std::vector<std::vector<int64_t>> up_cuts = {{0, 12, 26},
                                                      {0, 4, 16, 26}};
   const std::vector<std::vector<int64_t>> down_cuts = {{0, 4, 10},
@@ -613,7 +613,7 @@ struct ErrorLimit {
 
 class QuantisationErrorTest : public ::testing::TestWithParam<ErrorLimit> {};
 
-// Of the output of one SwiGLU expert with Gaussian weights, all three
+// The error of the output of one SwiGLU expert with Gaussian weights, all three
 // projections quantised, relative to the output's root mean square.
 TEST_P(QuantisationErrorTest, StaysBelowTheLimitOfTheFormat) {
   const ExpertSpec spec = Spec(512, 384);
@@ -690,7 +690,7 @@ TEST(ExpertRunnerTest, TasksOfANodeAreThoseOfItsSlices) {
   const auto hidden = RandomFloats(2 * spec.d_model, 1.0F, 92);
   const TestBatch batch(hidden, spec.d_model, {1, 1});
   std::vector<float> out(2 * spec.d_model);
-  // Of a row each, a task is a unit of panels.
+  // With a row each, a task is a unit of panels.
   std::vector<std::vector<int64_t>> asked;
   const auto note = [&](absl::Span<const int64_t> ends,
                         absl::FunctionRef<void(int64_t, int)> fn) {

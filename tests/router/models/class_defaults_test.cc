@@ -254,9 +254,9 @@ constexpr std::pair<absl::string_view, absl::string_view> kNotFollowed[] = {
     {"minimax_m2", "router_jitter_noise"},
     {"mixtral", "router_jitter_noise"},
     {"switch_transformers", "router_jitter_noise"},
-    // Of the second FFNs of a layer, which are not served.
+    // For the second FFNs of a layer, which are not served.
     {"longcat_flash", "ffn_hidden_size"},
-    // Of state space layers.
+    // For state space layers.
     {"nemotron_h", "use_bias"},
     // moe_shared_expert_intermediate_size says it.
     {"nemotron_h", "n_shared_experts"},

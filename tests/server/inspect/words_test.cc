@@ -10,7 +10,7 @@
 namespace moe {
 namespace {
 
-// Of the last layer of a conformance case.
+// The last layer of a conformance case.
 LayerSpec LastLayer(const char* name) {
   const auto models = DescribeModels(*GoldenParts(name).Open());
   MOE_EXPECT_OK(models);
