@@ -41,7 +41,7 @@ std::vector<std::string> HealthNames(const ServerOptions& options) {
 }
 
 // gRPC answers CANCELLED to calls that arrive while it shuts down. Callers
-// whose last answer has just left get this long to call again and be told
+// whose last response has just left get this long to call again and be told
 // UNAVAILABLE, which sends them elsewhere.
 constexpr absl::Duration kTurnAwayTime = absl::Milliseconds(100);
 
@@ -414,7 +414,7 @@ void Server::Drain() {
   engine_.BeginDrain();
   models_.BeginDrain();
   services_->context.open_calls().BeginDrain();
-  // Callers whose last answer has just left may call once more: they are told
+  // Callers whose last response has just left may call once more: they are told
   // UNAVAILABLE, where gRPC would cancel them.
   const absl::Time deadline = absl::Now() + options_.drain_timeout;
   const auto wait_until_idle = [&] {

@@ -75,10 +75,10 @@ struct ServerOptions {
   // arrival of its oldest request. An idle engine never waits.
   absl::Duration max_queue_delay = absl::ZeroDuration();
   int64_t max_queue_tokens = 65536;
-  // Tensor bytes of requests and answers, from admission until sent.
+  // Tensor bytes of requests and responses, from admission until sent.
   int64_t max_queue_bytes = int64_t{1} << 30;
 
-  // How long an answer may take to be sent before its call is ended.
+  // How long a response may take to be sent before its call is ended.
   absl::Duration send_timeout = absl::Minutes(2);
 
   int max_connections = 10'000;

@@ -126,11 +126,11 @@ absl::StatusOr<std::vector<LayerLoads>> LoadsOfPrometheus(
                .path = absl::StrCat(absl::StripSuffix(rest.substr(slash), "/"),
                                     "/api/v1/query?query=", UrlEncode(query)),
                .password = ""}));
-  google::protobuf::Value answer;
-  const absl::Status parsed = Parse(body, &answer);
+  google::protobuf::Value response;
+  const absl::Status parsed = Parse(body, &response);
   const google::protobuf::Value& result =
-      Field(Field(answer, "data"), "result");
-  if (!parsed.ok() || Field(answer, "status").string_value() != "success" ||
+      Field(Field(response, "data"), "result");
+  if (!parsed.ok() || Field(response, "status").string_value() != "success" ||
       !result.has_list_value()) {
     return absl::InternalError(absl::StrCat(
         "--prometheus: ", rest, " does not answer as a Prometheus does"));

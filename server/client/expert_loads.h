@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<LayerLoads>> LoadsOfPage(const MetricsPage& page);
 //
 // url: "http://HOST:PORT" and, if it is not at the root, its path.
 // Errors: INVALID_ARGUMENT naming --prometheus or --window; those of HttpGet;
-// NOT_FOUND if it knows no expert; INTERNAL for an answer that is none.
+// NOT_FOUND if it knows no expert; INTERNAL for a response that is none.
 absl::StatusOr<std::vector<LayerLoads>> LoadsOfPrometheus(
     absl::string_view url, absl::Duration window);
 

@@ -17,7 +17,7 @@ struct HttpRequest {
   std::string password;  // of HTTP basic authentication; empty: none is sent
 };
 
-// The body of the answer.
+// The body of the response.
 //
 // flag:   what errors about the address call it, as in "--metrics".
 // Errors: INVALID_ARGUMENT for no such address; UNAVAILABLE if nothing answers

@@ -120,7 +120,7 @@ double Spacing(v1::DType dtype) {
   return dtype == v1::BF16 ? 0x1p-7 : dtype == v1::F16 ? 0x1p-10 : 0;
 }
 
-// Makes requests and checks their answers. Thread-safe once prepared.
+// Makes requests and checks their responses. Thread-safe once prepared.
 class Workload {
  public:
   explicit Workload(const LoadRunOptions& options) : options_(options) {}
@@ -168,7 +168,7 @@ class Workload {
     return absl::OkStatus();
   }
 
-  // What was asked for, to check the answer.
+  // What was asked for, to check the response.
   struct Asked {
     const Kind* kind = nullptr;
     int64_t first_row = 0;
@@ -440,8 +440,8 @@ class LoadRun {
       std::deque<Request> sent;
       bool over = false;
       std::thread reader([&] {
-        v1::ForwardStreamResponse answer;
-        while (stream->Read(&answer)) {
+        v1::ForwardStreamResponse response;
+        while (stream->Read(&response)) {
           Request request;
           {
             absl::MutexLock lock(&mutex);
@@ -452,8 +452,8 @@ class LoadRun {
             request = std::move(sent.front());
             sent.pop_front();
           }
-          Record(request, static_cast<grpc::StatusCode>(answer.code()),
-                 answer.message(), answer.response());
+          Record(request, static_cast<grpc::StatusCode>(response.code()),
+                 response.message(), response.response());
         }
         absl::MutexLock lock(&mutex);
         over = true;

@@ -59,7 +59,7 @@ struct LoadRunOptions {
   absl::Duration warmup = absl::Seconds(1);
   // Ends earlier, after that many measured requests; 0 = never.
   int64_t max_requests = 0;
-  // Compares every answer with the answers to its rows when each was sent
+  // Compares every response with the answers to its rows when each was sent
   // alone, before the load.
   bool check = false;
   // Allowed error of a value, relative to the largest of its row.
@@ -69,7 +69,7 @@ struct LoadRunOptions {
 };
 
 // Runs the load; shows progress on stderr and prints the result.
-// Returns whether some request succeeded and, with `check`, all answers were
+// Returns whether some request succeeded and, with `check`, all responses were
 // right.
 // Errors: INVALID_ARGUMENT naming the flag; those of the first calls.
 absl::StatusOr<bool> RunLoadTest(const LoadRunOptions& options);

@@ -101,7 +101,7 @@ absl::StatusOr<int64_t> IntegerOf(absl::string_view name,
   return Refuse("parameters.", name, ": want an int64_param");
 }
 
-// Extensions for data and answers elsewhere than in the message.
+// Extensions for data and responses elsewhere than in the message.
 template <typename Tensor>
 absl::Status CheckTensorParameters(absl::string_view field,
                                    const Tensor& tensor) {

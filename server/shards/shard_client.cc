@@ -150,7 +150,7 @@ void ShardClient::Start(const std::shared_ptr<ShardAttempt>& attempt,
   // The call keeps what it needs: it may outlive this object.
   target->stub->UnaryCall(
       &attempt->context, kForwardExperts, grpc::StubOptions(), &request,
-      &attempt->answer,
+      &attempt->response,
       [attempt, inbox, metrics = metrics_, rows,
        target](const grpc::Status& status) {
         attempt->end = std::chrono::steady_clock::now();
@@ -159,7 +159,7 @@ void ShardClient::Start(const std::shared_ptr<ShardAttempt>& attempt,
         metrics.in_flight_rows->Decrement(static_cast<double>(rows));
         if (status.ok()) {
           metrics.received_bytes->Increment(
-              static_cast<double>(attempt->answer.Length()));
+              static_cast<double>(attempt->response.Length()));
         }
         inbox->Post(attempt);
       });

@@ -50,7 +50,7 @@ struct ShardAttempt {
   SteadyTime start;
   SteadyTime end;
   grpc::ClientContext context;
-  grpc::ByteBuffer answer;
+  grpc::ByteBuffer response;
   absl::Status status;
 };
 

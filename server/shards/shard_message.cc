@@ -48,13 +48,13 @@ grpc::ByteBuffer ShardRequestWriter::Write(const SpreadLayer& layer,
   return bytes.Take();
 }
 
-absl::Status ReadShardAnswer(const grpc::ByteBuffer& answer,
-                             const ExpertBatch& batch,
-                             absl::Span<const int32_t> experts, Matrix out) {
+absl::Status ReadShardResponse(const grpc::ByteBuffer& message,
+                               const ExpertBatch& batch,
+                               absl::Span<const int32_t> experts, Matrix out) {
   constexpr int kOutput = shards::ForwardExpertsResponse::kOutputFieldNumber;
   TensorData data;
   shards::ForwardExpertsResponse response;
-  if (!data.Parse(answer, kOutput, kOutput, &response)) {
+  if (!data.Parse(message, kOutput, kOutput, &response)) {
     return absl::InternalError(
         "answers wrongly: want a moe.shards.ForwardExpertsResponse message");
   }

@@ -33,9 +33,9 @@ class ShardRequestWriter {
 // Takes a shards::ForwardExpertsResponse: writes the outputs of those experts
 // to their places in `out` [assignments, d_model]. Errors: INTERNAL naming the
 // field; `out` is as before then.
-absl::Status ReadShardAnswer(const grpc::ByteBuffer& answer,
-                             const ExpertBatch& batch,
-                             absl::Span<const int32_t> experts, Matrix out);
+absl::Status ReadShardResponse(const grpc::ByteBuffer& message,
+                               const ExpertBatch& batch,
+                               absl::Span<const int32_t> experts, Matrix out);
 
 // Rows that an expert has in a batch.
 inline int64_t RowsOf(const ExpertBatch& batch, int64_t expert) {

@@ -113,7 +113,7 @@ class ShardedExperts::Run {
   void RunLocal();
   void Attempt(Call& call, size_t index);
   // Until all calls are done.
-  void TakeAnswers();
+  void TakeResponses();
   void TakeEnded(const std::shared_ptr<ShardAttempt>& attempt);
   // Why what has not been answered by deadline_ is given up.
   absl::Status Late() const;
@@ -148,7 +148,7 @@ void ShardedExperts::Run::Execute() {
   RunLocal();
   {
     const AwayFromCompute away(workspace_.turn());
-    TakeAnswers();
+    TakeResponses();
   }
   for (const Call& call : calls_) {
     if (call.status.ok()) continue;
@@ -262,7 +262,7 @@ void ShardedExperts::Run::Attempt(Call& call, size_t index) {
                            kMinHedgeDelay, absl::ToChronoNanoseconds(usual));
 }
 
-void ShardedExperts::Run::TakeAnswers() {
+void ShardedExperts::Run::TakeResponses() {
   const auto open = [](const Call& call) { return !call.done; };
   while (std::any_of(calls_.begin(), calls_.end(), open)) {
     SteadyTime until = deadline_;
@@ -283,7 +283,7 @@ void ShardedExperts::Run::TakeEnded(
   if (call.done) return;
   absl::Status status = attempt->status;
   if (status.ok()) {
-    status = ReadShardAnswer(attempt->answer, batch_, call.experts, out_);
+    status = ReadShardResponse(attempt->response, batch_, call.experts, out_);
   }
   if (status.ok()) {
     call.shard->Answered(*attempt);

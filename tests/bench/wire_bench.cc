@@ -69,11 +69,11 @@ void Send(benchmark::State& state, v1::DType dtype) {
   const OutgoingMessage::TensorPlan plans[] = {
       {v1::ForwardResponse::kOutputFieldNumber, dtype, rows, kDModel}};
   for (auto _ : state) {
-    OutgoingMessage answer;
-    answer.Reserve("", plans, /*inside_field=*/0);
+    OutgoingMessage response;
+    response.Reserve("", plans, /*inside_field=*/0);
     EncodeRows(ConstMatrix(batch.data(), rows, kDModel), dtype,
-               answer.Row(0, 0));
-    const grpc::ByteBuffer buffer = answer.Take();
+               response.Row(0, 0));
+    const grpc::ByteBuffer buffer = response.Take();
     benchmark::DoNotOptimize(buffer.Length());
   }
   state.SetBytesProcessed(state.iterations() * bytes);

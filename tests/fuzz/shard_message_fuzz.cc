@@ -39,7 +39,7 @@ void AskShard(const grpc::ByteBuffer& bytes) {
 }
 
 // The rows of two experts, between those of others.
-void AnswerFront(const grpc::ByteBuffer& bytes) {
+void RespondToFront(const grpc::ByteBuffer& bytes) {
   constexpr int64_t kDModel = 4;
   const std::vector<int32_t> offsets = {0, 1, 3, 3, 4, 5};
   const std::vector<int32_t> rows = {0, 0, 1, 1, 0};
@@ -51,7 +51,7 @@ void AnswerFront(const grpc::ByteBuffer& bytes) {
       .input_scales = {}};
   constexpr float kUntouched = 12345.0F;
   std::vector<float> out(5 * kDModel, kUntouched);
-  const absl::Status status = moe::ReadShardAnswer(
+  const absl::Status status = moe::ReadShardResponse(
       bytes, batch, {1, 3}, moe::Matrix(out.data(), 5, kDModel));
   for (int64_t c = 0; c < kDModel; ++c) {
     for (const int64_t other : {0, 4}) {
@@ -71,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (data[0] % 2 == 0) {
     AskShard(bytes);
   } else {
-    AnswerFront(bytes);
+    RespondToFront(bytes);
   }
   return 0;
 }

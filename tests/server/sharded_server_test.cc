@@ -110,7 +110,7 @@ class ShardedServerTest : public ::testing::Test {
   static Connection Connect(const Server& server) {
     return Connection(server.grpc_address());
   }
-  // The answers of a server that has all experts, and of another, in all
+  // The responses of a server that has all experts, and of another, in all
   // layers.
   static void ExpectSameBytes(const Server& whole, const Server& front) {
     const Connection want = Connect(whole);

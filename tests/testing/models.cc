@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<float>> Answers(const Checkpoint& checkpoint) {
   LayerWorkspace workspace(&expert_workspace);
   MOE_ASSIGN_OR_RETURN(const std::vector<ModelSpec> specs,
                        DescribeModels(checkpoint));
-  std::vector<float> answers;
+  std::vector<float> responses;
   for (const ModelSpec& spec : specs) {
     MOE_ASSIGN_OR_RETURN(
         const std::unique_ptr<Model> model,
@@ -70,10 +70,10 @@ absl::StatusOr<std::vector<float>> Answers(const Checkpoint& checkpoint) {
       MOE_RETURN_IF_ERROR(layer.ffn->Forward(
           ConstMatrix(x.data(), kTokens, d_model), nullptr, workspace,
           Matrix(y.data(), kTokens, d_model), stats));
-      answers.insert(answers.end(), y.begin(), y.end());
+      responses.insert(responses.end(), y.begin(), y.end());
     }
   }
-  return answers;
+  return responses;
 }
 
 }  // namespace moe

@@ -39,13 +39,13 @@ std::string HttpGet(int port, const std::string& path) {
       absl::StrCat("GET ", path, " HTTP/1.0\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(write(fd, request.data(), request.size()),
             static_cast<ssize_t>(request.size()));
-  std::string answer;
+  std::string response;
   char buffer[4096];
   for (ssize_t got; (got = read(fd, buffer, sizeof(buffer))) > 0;) {
-    answer.append(buffer, static_cast<size_t>(got));
+    response.append(buffer, static_cast<size_t>(got));
   }
   close(fd);
-  return answer;
+  return response;
 }
 
 TEST(MetricsEndpointTest, ServesTheRegistryOnThePortItGot) {

@@ -151,9 +151,9 @@ TEST_F(MoeServiceTest, AnswersSayWhereTheTimeWent) {
       ExpectTiming(response, start);
       start = std::chrono::steady_clock::now();
       ASSERT_TRUE(stream->Write(Request(tokens, layer)));
-      v1::ForwardStreamResponse answer;
-      ASSERT_TRUE(stream->Read(&answer));
-      ExpectTiming(answer.response(), start);
+      v1::ForwardStreamResponse response;
+      ASSERT_TRUE(stream->Read(&response));
+      ExpectTiming(response.response(), start);
     }
   }
   stream->WritesDone();
@@ -188,16 +188,16 @@ TEST_F(MoeServiceTest, StreamAnswersInOrderWithTheirIds) {
     }
     stream->WritesDone();
   });
-  v1::ForwardStreamResponse answer;
-  int answers = 0;
-  for (; stream->Read(&answer); ++answers) {
-    EXPECT_EQ(answer.code(), 0) << answer.message();
-    EXPECT_EQ(answer.response().request_id(), absl::StrCat(answers));
-    EXPECT_EQ(answer.response().output().data(),
-              Output(Request(answers % 5, answers % 3, answers)).data());
+  v1::ForwardStreamResponse response;
+  int responses = 0;
+  for (; stream->Read(&response); ++responses) {
+    EXPECT_EQ(response.code(), 0) << response.message();
+    EXPECT_EQ(response.response().request_id(), absl::StrCat(responses));
+    EXPECT_EQ(response.response().output().data(),
+              Output(Request(responses % 5, responses % 3, responses)).data());
   }
   writer.join();
-  EXPECT_EQ(answers, kRequests);
+  EXPECT_EQ(responses, kRequests);
   EXPECT_TRUE(stream->Finish().ok());
 }
 
@@ -213,17 +213,17 @@ TEST_F(MoeServiceTest, StreamSurvivesBadRequests) {
   ASSERT_TRUE(stream->Write(bad));
   ASSERT_TRUE(stream->Write(good));
   stream->WritesDone();
-  v1::ForwardStreamResponse answer;
-  ASSERT_TRUE(stream->Read(&answer));
-  EXPECT_EQ(answer.code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_THAT(answer.message(), HasSubstr("layer: want one of"));
-  EXPECT_EQ(answer.response().request_id(), "bad");
-  EXPECT_FALSE(answer.response().has_output());
-  EXPECT_FALSE(answer.response().has_timing());
-  ASSERT_TRUE(stream->Read(&answer));
-  EXPECT_EQ(answer.code(), 0);
-  EXPECT_EQ(answer.response().request_id(), "good");
-  EXPECT_FALSE(stream->Read(&answer));
+  v1::ForwardStreamResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(response.message(), HasSubstr("layer: want one of"));
+  EXPECT_EQ(response.response().request_id(), "bad");
+  EXPECT_FALSE(response.response().has_output());
+  EXPECT_FALSE(response.response().has_timing());
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.code(), 0);
+  EXPECT_EQ(response.response().request_id(), "good");
+  EXPECT_FALSE(stream->Read(&response));
   EXPECT_TRUE(stream->Finish().ok());
 }
 
@@ -249,8 +249,8 @@ TEST_F(MoeServiceTest, StreamWhoseAnswersAreNotTakenIsEnded) {
   const v1::ForwardRequest request = Request(1000);
   while (stream->Write(request)) {  // and no Read until the end
   }
-  v1::ForwardStreamResponse answer;
-  while (stream->Read(&answer)) {
+  v1::ForwardStreamResponse response;
+  while (stream->Read(&response)) {
   }
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
   Output(Request(1));
@@ -261,11 +261,11 @@ TEST_F(MoeServiceTest, DrainEndsOpenStreamsAfterTheirAnswers) {
   grpc::ClientContext context;
   auto stream = stub_->ForwardStream(&context);
   ASSERT_TRUE(stream->Write(Request(1)));
-  v1::ForwardStreamResponse answer;
-  ASSERT_TRUE(stream->Read(&answer));
-  EXPECT_EQ(answer.code(), 0);
+  v1::ForwardStreamResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.code(), 0);
   server_->Drain();
-  EXPECT_FALSE(stream->Read(&answer));
+  EXPECT_FALSE(stream->Read(&response));
   const grpc::Status status = stream->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(status.error_message(), HasSubstr("draining"));

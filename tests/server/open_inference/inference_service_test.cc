@@ -557,29 +557,29 @@ TEST_F(InferenceServiceTest, StreamAnswersInOrderAndSurvivesBadRequests) {
     }
     stream->WritesDone();
   });
-  inference::ModelStreamInferResponse answer;
-  int answers = 0;
-  for (; stream->Read(&answer); ++answers) {
-    EXPECT_EQ(answer.infer_response().id(), absl::StrCat(answers));
-    if (answers % 7 == 3) {
-      EXPECT_THAT(answer.error_message(),
+  inference::ModelStreamInferResponse response;
+  int responses = 0;
+  for (; stream->Read(&response); ++responses) {
+    EXPECT_EQ(response.infer_response().id(), absl::StrCat(responses));
+    if (responses % 7 == 3) {
+      EXPECT_THAT(response.error_message(),
                   HasSubstr("INVALID_ARGUMENT: hidden_states.datatype: want"));
-      EXPECT_THAT(answer.infer_response().outputs(), IsEmpty());
+      EXPECT_THAT(response.infer_response().outputs(), IsEmpty());
       continue;
     }
-    EXPECT_EQ(answer.error_message(), "");
+    EXPECT_EQ(response.error_message(), "");
     MOE_ASSERT_OK_AND_ASSIGN(const ModelInferResponse want,
-                             Infer(Request(answers % 5, answers % 3)));
-    EXPECT_EQ(answer.infer_response().raw_output_contents(0),
+                             Infer(Request(responses % 5, responses % 3)));
+    EXPECT_EQ(response.infer_response().raw_output_contents(0),
               want.raw_output_contents(0));
-    const auto& parameters = answer.infer_response().parameters();
-    ASSERT_EQ(parameters.count("triton_final_response"), answers % 2 == 0);
-    if (answers % 2 == 0) {
+    const auto& parameters = response.infer_response().parameters();
+    ASSERT_EQ(parameters.count("triton_final_response"), responses % 2 == 0);
+    if (responses % 2 == 0) {
       EXPECT_TRUE(parameters.at("triton_final_response").bool_param());
     }
   }
   writer.join();
-  EXPECT_EQ(answers, kRequests);
+  EXPECT_EQ(responses, kRequests);
   EXPECT_TRUE(stream->Finish().ok());
 }
 
@@ -693,10 +693,10 @@ TEST_F(InferenceServiceTest, DrainTurnsRequestsAway) {
   grpc::ClientContext context;
   auto stream = stub_->ModelStreamInfer(&context);
   ASSERT_TRUE(stream->Write(Request(1)));
-  inference::ModelStreamInferResponse answer;
-  ASSERT_TRUE(stream->Read(&answer));
+  inference::ModelStreamInferResponse response;
+  ASSERT_TRUE(stream->Read(&response));
   server_->Drain();
-  EXPECT_FALSE(stream->Read(&answer));
+  EXPECT_FALSE(stream->Read(&response));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 

@@ -144,8 +144,8 @@ TEST_F(ShardRequestTest, BecomesTokensWithOneExpertEach) {
   request.codec->Encode(0, first);
   request.codec->Encode(2, last);
   std::vector<float> out(3 * kDModel);
-  MOE_ASSERT_OK(ReadShardAnswer(request.response->Take(), Batch(), {2, 6},
-                                Matrix(out.data(), 3, kDModel)));
+  MOE_ASSERT_OK(ReadShardResponse(request.response->Take(), Batch(), {2, 6},
+                                  Matrix(out.data(), 3, kDModel)));
   EXPECT_EQ(out, states);
 }
 

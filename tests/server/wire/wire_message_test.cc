@@ -193,17 +193,17 @@ TEST(OutgoingMessageTest, IsTheMessageThatProtobufWouldWrite) {
       {v1::ForwardResponse::kOutputFieldNumber, v1::F16, 2, 3},
       {v1::ForwardResponse::kExpertIdsFieldNumber, v1::I32, 2, 1}};
   for (const bool in_stream : {false, true}) {
-    OutgoingMessage answer;
-    answer.Reserve(
+    OutgoingMessage response;
+    response.Reserve(
         FieldHead(v1::ForwardResponse::kRequestIdFieldNumber, 2) + "id", plans,
         in_stream ? v1::ForwardStreamResponse::kResponseFieldNumber : 0);
     for (int64_t r = 0; r < 2; ++r) {
       EncodeRows(ConstMatrix(&rows[static_cast<size_t>(3 * r)], 1, 3), v1::F16,
-                 answer.Row(0, r));
+                 response.Row(0, r));
       EncodeRows(MatrixView<const int32_t>(&ids[static_cast<size_t>(r)], 1, 1),
-                 answer.Row(1, r));
+                 response.Row(1, r));
     }
-    grpc::ByteBuffer bytes = answer.Take();
+    grpc::ByteBuffer bytes = response.Take();
     v1::ForwardResponse got;
     if (in_stream) {
       v1::ForwardStreamResponse streamed;
@@ -222,11 +222,11 @@ TEST(OutgoingMessageTest, IsTheMessageThatProtobufWouldWrite) {
 }
 
 TEST(OutgoingMessageTest, AnswerWithoutRowsIsAMessage) {
-  OutgoingMessage answer;
+  OutgoingMessage response;
   const OutgoingMessage::TensorPlan plans[] = {
       {v1::ForwardResponse::kOutputFieldNumber, v1::F32, 0, 3}};
-  answer.Reserve("", plans, 0);
-  grpc::ByteBuffer bytes = answer.Take();
+  response.Reserve("", plans, 0);
+  grpc::ByteBuffer bytes = response.Take();
   v1::ForwardResponse got;
   ASSERT_TRUE(
       grpc::SerializationTraits<v1::ForwardResponse>::Deserialize(&bytes, &got)
