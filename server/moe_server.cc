@@ -143,7 +143,7 @@ ABSL_FLAG(int64_t, max_request_tokens, ServerOptions{}.max_request_tokens,
           "Largest batch of one request.");
 ABSL_FLAG(int64_t, max_batch_tokens, ServerOptions{}.max_batch_tokens,
           "Tokens that run together at most; larger requests run in parts.");
-ABSL_FLAG(int, max_batches_in_flight, ServerOptions{}.max_batches_in_flight,
+ABSL_FLAG(int64_t, max_batches_in_flight, ServerOptions{}.max_batches_in_flight,
           "Batches of a front that are on their way at a time: while shards "
           "compute one, the next is gathered and the last one added up.");
 ABSL_FLAG(absl::Duration, max_queue_delay, ServerOptions{}.max_queue_delay,

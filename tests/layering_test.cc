@@ -369,6 +369,20 @@ TEST(LayeringTest, HeadersGiveBackTheDiagnosticsThatTheyChange) {
   }
 }
 
+// A newcomer finds the file for a change in the README of its folder.
+TEST(LayeringTest, EverySourceIsNamedInTheReadmeOfItsFolder) {
+  const fs::path top = MOE_SOURCE_DIR;
+  std::set<std::string> missing;
+  for (const File& file :
+       FilesMatching(R"((experts|router|server)/.*\.(h|cc))")) {
+    const fs::path path(file.path);
+    const std::string readme = ReadFile(top / path.parent_path() / "README.md");
+    const std::regex name("\\b" + path.stem().string() + "\\b");
+    if (!std::regex_search(readme, name)) missing.insert(file.path);
+  }
+  EXPECT_THAT(missing, IsEmpty());
+}
+
 // A source that no CMakeLists.txt names is neither compiled nor run, and
 // nothing else would tell.
 TEST(LayeringTest, EverySourceIsPartOfTheBuild) {

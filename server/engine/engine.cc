@@ -15,7 +15,7 @@ Engine::Engine(const EngineOptions& options, Executor* executor,
                const Kernels& kernels, Metrics* metrics)
     : options_(options), metrics_(metrics), queue_(options.batching) {
   MOE_CHECK(options.batches_in_flight >= 1);
-  for (int i = 0; i < options.batches_in_flight; ++i) {
+  for (int64_t i = 0; i < options.batches_in_flight; ++i) {
     runners_.push_back(std::make_unique<BatchRunner>(executor, kernels, &turn_,
                                                      options.clock, metrics));
     threads_.emplace_back(

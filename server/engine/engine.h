@@ -41,7 +41,7 @@ struct EngineOptions {
   int64_t max_queue_bytes = int64_t{1} << 30;
   // More than one where batches wait for experts elsewhere: meanwhile others
   // compute. Requires: at least 1.
-  int batches_in_flight = 1;
+  int64_t batches_in_flight = 1;
   // Must outlive the engine.
   const SteadyClock* clock = &SteadyClock::Real();
 };
