@@ -82,6 +82,7 @@ absl::StatusOr<std::vector<NamedClass>> NamedClasses(const Config& config) {
   std::vector<NamedClass> classes;
   MOE_ASSIGN_OR_RETURN(const std::vector<std::string> architectures,
                        config.Strings("architectures"));
+  classes.reserve(architectures.size());
   for (const std::string& name : architectures) {
     classes.push_back({name, "architectures"});
   }

@@ -100,7 +100,7 @@ absl::Status Write(const std::string& path,
 
 absl::Status WriteOutputFile(absl::string_view flag, const std::string& path,
                              absl::Span<const absl::string_view> parts) {
-  const absl::Status status = Write(path, parts);
+  absl::Status status = Write(path, parts);
   if (status.ok()) return status;
   // What ErrnoToStatus makes of an empty message begins with ": ".
   return absl::Status(status.code(), absl::StrCat(flag, ": can't write ", path,
