@@ -151,9 +151,9 @@ TEST_F(MoeServiceTest, AnswersSayWhereTheTimeWent) {
       ExpectTiming(response, start);
       start = std::chrono::steady_clock::now();
       ASSERT_TRUE(stream->Write(Request(tokens, layer)));
-      v1::ForwardStreamResponse response;
-      ASSERT_TRUE(stream->Read(&response));
-      ExpectTiming(response.response(), start);
+      v1::ForwardStreamResponse streamed;
+      ASSERT_TRUE(stream->Read(&streamed));
+      ExpectTiming(streamed.response(), start);
     }
   }
   stream->WritesDone();
