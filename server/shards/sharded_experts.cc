@@ -9,6 +9,7 @@
 #include "experts/compute_turn.h"
 #include "experts/expert_workspace.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "server/shards/attempt_plan.h"
 #include "server/shards/shard_client.h"
 #include "server/shards/shard_message.h"
 
@@ -17,30 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The most attempts of one call, hedges included.
-constexpr size_t kMaxAttempts = 4;
-// Before an attempt that follows a failure; the first is to pass by a replica
-// that has gone, the later ones give gRPC time to notice that.
-constexpr std::chrono::milliseconds kRetryDelays[] = {
-    std::chrono::milliseconds(0), std::chrono::milliseconds(2),
-    std::chrono::milliseconds(10)};
-// Hedging sooner would be about noise.
-constexpr std::chrono::milliseconds kMinHedgeDelay{1};
-
 double SecondsBetween(SteadyTime begin, SteadyTime end) {
   return std::chrono::duration<double>(end - begin).count();
-}
-
-// Whether another replica may answer where this one did not.
-bool MayRetry(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kPermissionDenied:
-      return false;
-    default:
-      return true;
-  }
 }
 
 // What a caller of the front is told. What gRPC says of connections stays
@@ -93,16 +72,17 @@ class ShardedExperts::Run {
  private:
   // What is asked of one shard.
   struct Call {
+    explicit Call(SteadyTime deadline) : plan(deadline) {}
+
     ShardClient* shard = nullptr;
     std::vector<int32_t> experts;
     int64_t rows = 0;  // assignments
     grpc::ByteBuffer request;
+    AttemptPlan plan;
     SteadyTime start;
     std::vector<std::shared_ptr<ShardAttempt>> running;
     std::vector<size_t> tried;  // targets
-    SteadyTime next;            // attempt, if none of those that run ends first
-    bool next_is_hedge = false;
-    absl::Status status;  // of the last attempt that failed
+    absl::Status status;        // of the last attempt that failed
     bool done = false;
     double seconds = 0;  // once done
   };
@@ -185,7 +165,7 @@ void ShardedExperts::Run::Divide() {
   for (size_t s = 0; s < rows.size(); ++s) {
     if (rows[s] == 0) continue;
     std::sort(experts[s].begin(), experts[s].end());
-    Call& call = calls_.emplace_back();
+    Call& call = calls_.emplace_back(deadline_);
     call.shard = homes_->shards->clients[s].get();
     call.experts = std::move(experts[s]);
     call.rows = rows[s];
@@ -251,15 +231,10 @@ void ShardedExperts::Run::Attempt(Call& call, size_t index) {
   if (call.tried.empty()) call.start = attempt->start;
   call.tried.push_back(attempt->target);
   call.running.push_back(attempt);
-  call.next = SteadyTime::max();
   const double percentile = fleet_.options().hedge_percentile;
-  if (percentile <= 0 || call.tried.size() >= kMaxAttempts) return;
-  const absl::Duration usual = call.shard->UsualTime(call.rows, percentile);
-  if (usual == absl::InfiniteDuration()) return;
-  call.next_is_hedge = true;
-  call.next =
-      attempt->start + std::max<Clock::duration>(
-                           kMinHedgeDelay, absl::ToChronoNanoseconds(usual));
+  call.plan.Started(attempt->start, percentile > 0 ? call.shard->UsualTime(
+                                                         call.rows, percentile)
+                                                   : absl::InfiniteDuration());
 }
 
 void ShardedExperts::Run::TakeResponses() {
@@ -267,7 +242,7 @@ void ShardedExperts::Run::TakeResponses() {
   while (std::any_of(calls_.begin(), calls_.end(), open)) {
     SteadyTime until = deadline_;
     for (const Call& call : calls_) {
-      if (open(call)) until = std::min(until, call.next);
+      if (open(call)) until = std::min(until, call.plan.next());
     }
     for (const auto& attempt : inbox_->Take(until)) TakeEnded(attempt);
     MakeDue();
@@ -295,18 +270,9 @@ void ShardedExperts::Run::TakeEnded(
   }
   call.shard->Failed(status);
   call.status = std::move(status);
-  if (!call.running.empty()) return;
+  if (call.plan.Failed(call.status, Clock::now())) return;
   // gRPC's clock may be a little ahead of ours.
-  if (absl::IsDeadlineExceeded(call.status)) {
-    GiveUp(call, Late());
-    return;
-  }
-  if (call.tried.size() >= kMaxAttempts || !MayRetry(call.status)) {
-    GiveUp(call, call.status);
-    return;
-  }
-  call.next_is_hedge = false;
-  call.next = Clock::now() + kRetryDelays[call.tried.size() - 1];
+  GiveUp(call, absl::IsDeadlineExceeded(call.status) ? Late() : call.status);
 }
 
 absl::Status ShardedExperts::Run::Late() const {
@@ -320,12 +286,21 @@ void ShardedExperts::Run::MakeDue() {
   for (size_t i = 0; i < calls_.size(); ++i) {
     Call& call = calls_[i];
     if (call.done) continue;
-    if (now >= deadline_) {
-      GiveUp(call, Late());
-    } else if (now >= call.next) {
-      const ShardMetrics& metrics = call.shard->metrics();
-      (call.next_is_hedge ? metrics.hedges : metrics.retries)->Increment();
-      Attempt(call, i);
+    const ShardMetrics& metrics = call.shard->metrics();
+    switch (call.plan.At(now)) {
+      case AttemptPlan::Step::kWait:
+        break;
+      case AttemptPlan::Step::kRetry:
+        metrics.retries->Increment();
+        Attempt(call, i);
+        break;
+      case AttemptPlan::Step::kHedge:
+        metrics.hedges->Increment();
+        Attempt(call, i);
+        break;
+      case AttemptPlan::Step::kGiveUp:
+        GiveUp(call, Late());
+        break;
     }
   }
 }
