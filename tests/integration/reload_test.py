@@ -254,6 +254,75 @@ class ReloadTest(unittest.TestCase):
         )
         self.assertIn("the old one stays", server.stderr())
 
+    def write_bad_versions(self):
+        """{model: what its refusal must say}, each bad in a way of its own."""
+        config, weights = "config.json", "model.safetensors"
+        edits = [
+            # file, what is in it, what takes its place, what the refusal says
+            (
+                config,
+                '"num_hidden_layers": 1',
+                '"num_hidden_layers": 1000000000000',
+                "num_hidden_layers",
+            ),
+            (
+                config,
+                '"hidden_size": 256',
+                '"hidden_size": 4611686018427387904',
+                "hidden_size",
+            ),
+            (config, "{", "[", "config.json"),
+            (weights, "down_proj", "drop_proj", "drop_proj"),
+            (weights, "BF16", "XF16", "dtype"),
+        ]
+        bad = {}
+        for i, (file, old, new, says) in enumerate(edits):
+            name = f"bad-{i}"
+            self.repository.add_version(name, num_experts=2)
+            path = os.path.join(self.repository.version(name), file)
+            with open(path, "rb") as before:
+                data = before.read()
+            self.assertIn(old.encode(), data)
+            with open(path, "wb") as after:
+                after.write(data.replace(old.encode(), new.encode()))
+            bad[name] = says
+        self.repository.add_version("short", num_experts=2)
+        self.break_version("short")
+        bad["short"] = "model.safetensors"
+        os.mkdir(self.repository.version("huge"))
+        harness.write_huge_checkpoint(self.repository.version("huge"))
+        bad["huge"] = "memory"
+        for name in bad:
+            self.repository.choose(name, model=name)
+        return bad
+
+    def test_bad_models_under_load_change_nothing(self):
+        server = self.start("--model_control")
+        requests = [
+            self.request(tokens, seed)
+            for seed, tokens in enumerate((1, 3, 64, 200))
+        ]
+        expected = {"one": [self.output(request) for request in requests]}
+        bad = self.write_bad_versions()
+        traffic = Traffic(server, requests, expected)
+        self.addCleanup(traffic.stop)
+        wait_until(lambda: traffic.answers["one"] > 100, "traffic flows")
+        memory = loads.Memory(server.process.pid)
+        for i in range(max(RELOADS, len(bad))):
+            name = list(bad)[i % len(bad)]
+            with self.assertRaises(grpc.RpcError) as raised:
+                self.load(name)
+            self.assertIn(bad[name], raised.exception.details())
+            self.assertIn(f"model {name}: ", raised.exception.details())
+        traffic.stop()
+        memory.stop()
+        self.assertEqual(traffic.faults, [])
+        loads.say(
+            f"{max(RELOADS, len(bad))} loads of bad models,"
+            f" {traffic.answers['one']} answers meanwhile"
+        )
+        memory.report()
+
     def test_hangup_loads_what_has_changed(self):
         server = self.start()
         request = self.request(5, 1)
