@@ -1,5 +1,7 @@
 #include "server/common/steady_time.h"
 
+#include <algorithm>
+
 #include "experts/base/no_destructor.h"
 
 namespace moe {
@@ -17,16 +19,12 @@ const SteadyClock& SteadyClock::Real() {
   return *clock;
 }
 
-SteadyTime ToSteady(std::chrono::system_clock::time_point time,
-                    std::chrono::system_clock::time_point system_now,
-                    SteadyTime now) {
-  // Compared in seconds: "never" would overflow.
-  const std::chrono::duration<double> left =
-      std::chrono::duration<double>(time.time_since_epoch()) -
-      std::chrono::duration<double>(system_now.time_since_epoch());
-  constexpr double kForever = 1e9;  // seconds
-  if (left.count() > kForever) return SteadyTime::max();
-  return now + std::chrono::duration_cast<SteadyTime::duration>(left);
+SteadyTime After(SteadyTime now, std::chrono::duration<double> time) {
+  // Nanoseconds of centuries would overflow.
+  constexpr std::chrono::duration<double> kForever(1e9);
+  if (time > kForever) return SteadyTime::max();
+  return now + std::chrono::duration_cast<SteadyTime::duration>(
+                   std::max(time, -kForever));
 }
 
 }  // namespace moe

@@ -21,10 +21,8 @@ class SteadyClock {
   static const SteadyClock& Real();
 };
 
-// What the steady clock says when the system's clock, which says `system_now`
-// at `now`, says `time`. Centuries from now are SteadyTime::max().
-SteadyTime ToSteady(std::chrono::system_clock::time_point time,
-                    std::chrono::system_clock::time_point system_now,
-                    SteadyTime now);
+// What is that long after `now`; SteadyTime::max() from 30 years on, which
+// stand for never.
+SteadyTime After(SteadyTime now, std::chrono::duration<double> time);
 
 }  // namespace moe

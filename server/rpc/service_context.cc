@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "grpc/support/time.h"
 
 namespace moe {
 namespace {
@@ -38,8 +39,14 @@ ServiceContext::ServiceContext(ServiceOptions options,
 
 SteadyTime ServiceContext::DeadlineOf(
     const grpc::CallbackServerContext& context) {
-  return ToSteady(context.deadline(), std::chrono::system_clock::now(),
-                  SteadyClock::Real().Now());
+  // Not deadline(): that is in nanoseconds since 1970, and the longest that a
+  // caller may ask for, 292 years from now, has overflown there to long ago.
+  const gpr_timespec deadline = context.raw_deadline();
+  const gpr_timespec left =
+      gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  return After(
+      SteadyClock::Real().Now(),
+      std::chrono::duration<double>(gpr_timespec_to_micros(left) * 1e-6));
 }
 
 SendWatch::Send ServiceContext::BeginSend(grpc_call* call) {

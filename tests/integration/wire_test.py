@@ -1,6 +1,8 @@
 """What any gRPC client may rely on, checked with one that nobody here wrote."""
 
 import os
+import socket
+import struct
 import tempfile
 import time
 import unittest
@@ -11,6 +13,50 @@ from harness import TIMEOUT_SECONDS, grpc, pb, tensor, values
 
 def tensor_of(data):
     return pb.Tensor(dtype=pb.F32, data=data)
+
+
+def frames_of_call(address, path, message, metadata):
+    """What a server sends to one call, up to the trailers, as frames of HTTP/2.
+
+    By hand, since clients have limits of their own. Requires: a response that
+    fits the windows that connections begin with.
+    """
+
+    def frame(kind, flags, stream, payload):
+        return struct.pack(
+            ">I", len(payload)
+        )[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        ":authority": "test",
+        "content-type": "application/grpc",
+        "te": "trailers",
+        **metadata,
+    }
+    # Literal fields that enter no table, lengths in one byte each.
+    block = b"".join(
+        b"\0" + bytes([len(k)]) + k.encode() + bytes([len(v)]) + v.encode()
+        for k, v in headers.items()
+    )
+    body = b"\0" + struct.pack(">I", len(message)) + message
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), TIMEOUT_SECONDS) as peer:
+        peer.sendall(
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+            + frame(4, 0, 0, b"")  # SETTINGS
+            + frame(1, 4, 1, block)  # HEADERS, all of them
+            + frame(0, 1, 1, body)  # DATA, the end of the stream
+        )
+        received = b""
+        while b"grpc-status\x01" not in received[:-1]:
+            more = peer.recv(1 << 16)
+            if not more:
+                break
+            received += more
+        return received
 
 
 class ForwardTest(harness.DemoTest):
@@ -56,6 +102,20 @@ class ForwardTest(harness.DemoTest):
             )
         )
         self.assertEqual(again.output, first.output)
+
+    def test_time_limit_of_centuries_is_none(self):
+        # 2562047 hours are the most that nanoseconds in 64 bits can count; eight
+        # digits are the most that a caller may send.
+        request = self.request(tokens=1).SerializeToString()
+        for limit in ("5S", "2562046H", "2562047H", "2562048H", "99999999H"):
+            with self.subTest(limit):
+                trailers = frames_of_call(
+                    self.server.grpc_address,
+                    "/moe.v1.MoeService/Forward",
+                    request,
+                    {"grpc-timeout": limit},
+                )
+                self.assertIn(b"grpc-status\x010", trailers)
 
     def test_id_of_minus_one_skips_the_place(self):
         ids = tensor([0, -1, 0, -1], [2, 2])
