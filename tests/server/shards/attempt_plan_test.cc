@@ -13,7 +13,7 @@ namespace {
 using Step = AttemptPlan::Step;
 using std::chrono::milliseconds;
 
-const absl::Duration kNeverUnusual = absl::InfiniteDuration();
+constexpr absl::Duration kNeverUnusual = absl::InfiniteDuration();
 
 class AttemptPlanTest : public ::testing::Test {
  protected:
