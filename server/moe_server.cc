@@ -152,8 +152,8 @@ ABSL_FLAG(absl::Duration, max_queue_delay, ServerOptions{}.max_queue_delay,
 ABSL_FLAG(int64_t, max_queue_tokens, ServerOptions{}.max_queue_tokens,
           "Tokens that may wait; more are answered RESOURCE_EXHAUSTED.");
 ABSL_FLAG(int64_t, max_queue_bytes, ServerOptions{}.max_queue_bytes,
-          "Tensor bytes of requests and answers, from admission until sent; "
-          "more are answered RESOURCE_EXHAUSTED.");
+          "Bytes of requests and answers, from admission until sent; more are "
+          "answered RESOURCE_EXHAUSTED.");
 ABSL_FLAG(absl::Duration, send_timeout, ServerOptions{}.send_timeout,
           "How long an answer may take to be sent; then its call is ended. Ten "
           "seconds at most while half of --max_queue_bytes is taken.");

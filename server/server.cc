@@ -17,8 +17,6 @@
 #include "experts/kernels/kernels.h"
 #include "experts/kernels/machine_rates.h"
 #include "experts/matmul_onednn.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
-#include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
@@ -32,11 +30,26 @@
 namespace moe {
 namespace {
 
-// Service names that health answers for; "" is the whole server.
-std::vector<std::string> HealthNames(const ServerOptions& options) {
-  std::vector<std::string> names = {"", "moe.v1.MoeService",
+// The services that this project defines.
+std::vector<std::string> OwnServices(const ServerOptions& options) {
+  std::vector<std::string> names = {"moe.v1.MoeService",
                                     "inference.GRPCInferenceService"};
   if (options.shard()) names.push_back("moe.shards.ExpertShardService");
+  return names;
+}
+
+// What health answers for; "" is the whole server.
+std::vector<std::string> HealthNames(const ServerOptions& options) {
+  std::vector<std::string> names = OwnServices(options);
+  names.push_back("");
+  return names;
+}
+
+// What reflection lists.
+std::vector<std::string> AllServices(const ServerOptions& options) {
+  std::vector<std::string> names = OwnServices(options);
+  names.push_back("grpc.health.v1.Health");
+  names.push_back("grpc.reflection.v1alpha.ServerReflection");
   return names;
 }
 
@@ -341,7 +354,9 @@ Server::Services::Services(Server* server)
           &server->registry_, &server->engine_, &server->metrics_),
       moe(&context),
       shard(&context),
-      inference(&context, &server->models_) {}
+      inference(&context, &server->models_),
+      health(&context),
+      reflection(&context, AllServices(server->options_)) {}
 
 absl::Status Server::StartGrpc() {
   services_ = std::make_unique<Services>(this);
@@ -362,15 +377,12 @@ absl::Status Server::StartGrpc() {
              .on_reload = [this](bool ok) { metrics_.TlsReloaded(ok); }},
             &file_watcher_));
   }
-  grpc::EnableDefaultHealthCheckService(true);
-  // Who has no token does not learn what there is.
-  if (tokens_ == nullptr) {
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  }
   grpc::ServerBuilder builder;
   SetLimits(options_, builder);
   builder.RegisterService(&services_->moe);
   builder.RegisterService(&services_->inference);
+  builder.RegisterService(&services_->health);
+  builder.RegisterService(&services_->reflection);
   if (options_.shard()) builder.RegisterService(&services_->shard);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
@@ -379,7 +391,7 @@ absl::Status Server::StartGrpc() {
   if (grpc_server_ == nullptr) {
     return absl::InternalError("gRPC does not start");
   }
-  health_.emplace(HealthNames(options_), grpc_server_->GetHealthCheckService());
+  health_.emplace(HealthNames(options_), &services_->health);
   if (fleet_ != nullptr) fleet_->OnChange([this] { ReportModels(); });
   file_watcher_.Start();
   listener_->Start(std::move(acceptor));

@@ -27,6 +27,8 @@
 #include "server/server_options.h"
 #include "server/shards/shard_fleet.h"
 #include "server/shards/shard_service.h"
+#include "server/standard/health_service.h"
+#include "server/standard/reflection_service.h"
 #include "server/transport/listener.h"
 #include "server/transport/token_file.h"
 
@@ -85,6 +87,8 @@ class Server {
     MoeServiceImpl moe;
     ExpertShardServiceImpl shard;  // offered by shards only
     InferenceServiceImpl inference;
+    HealthService health;
+    ReflectionService reflection;
   };
 
   const ServerOptions options_;
@@ -105,7 +109,7 @@ class Server {
   std::unique_ptr<Services> services_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<grpc::Server> grpc_server_;
-  std::optional<HealthReport> health_;  // uses the server's
+  std::optional<HealthReport> health_;
   std::unique_ptr<Listener> listener_;  // last: stops first
 };
 

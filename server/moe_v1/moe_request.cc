@@ -9,7 +9,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "experts/base/status_macros.h"
 #include "moe/v1/moe.pb.h"
 #include "router/ffn_layer.h"
@@ -18,6 +17,7 @@
 #include "server/rpc/request_rows.h"
 #include "server/rpc/response_plan.h"
 #include "server/wire/grpc_status.h"
+#include "server/wire/small_message.h"
 #include "server/wire/tensor_codec.h"
 #include "server/wire/wire_fields.h"
 #include "server/wire/wire_message.h"
@@ -27,11 +27,6 @@ namespace {
 
 double Seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
-}
-
-absl::Status NoSuchMessage(absl::string_view name) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("request: want a moe.v1.", name, " message"));
 }
 
 constexpr int kRequestIdField = v1::ForwardResponse::kRequestIdFieldNumber;
@@ -150,8 +145,8 @@ class MoeCodec final : public RequestCodec {
 };
 
 // A request whose tensors have been checked.
-absl::StatusOr<ParsedRequest> Finish(LayerCall call, TensorData data,
-                                     const RequestRows& rows,
+absl::StatusOr<ParsedRequest> Finish(LayerCall call, int64_t message_bytes,
+                                     TensorData data, const RequestRows& rows,
                                      v1::DType output_dtype,
                                      const std::string& request_id,
                                      const Layout& layout,
@@ -159,7 +154,7 @@ absl::StatusOr<ParsedRequest> Finish(LayerCall call, TensorData data,
   ResponsePlan plan(call, output_dtype);
   MOE_RETURN_IF_ERROR(plan.CheckSize(limits));
   ParsedRequest parsed{.call = std::move(call),
-                       .bytes = plan.bytes() + rows.bytes(),
+                       .bytes = plan.bytes() + message_bytes,
                        .response = std::make_unique<OutgoingMessage>()};
   parsed.codec =
       std::make_unique<MoeCodec>(std::move(data), rows, std::move(plan),
@@ -173,10 +168,9 @@ absl::StatusOr<ParsedRequest> ParseForwardInside(
   using Message = v1::ForwardRequest;
   Message request;
   TensorData data;
-  if (!data.Parse(message, Message::kHiddenStatesFieldNumber,
-                  Message::kRoutingWeightsFieldNumber, &request)) {
-    return NoSuchMessage("ForwardRequest");
-  }
+  MOE_RETURN_IF_ERROR(data.Parse(message, Message::kHiddenStatesFieldNumber,
+                                 Message::kRoutingWeightsFieldNumber,
+                                 &request));
   label->request_id = std::move(*request.mutable_request_id());
   MOE_RETURN_IF_ERROR(CheckRequestId(&label->request_id));
   MOE_ASSIGN_OR_RETURN(
@@ -212,8 +206,8 @@ absl::StatusOr<ParsedRequest> ParseForwardInside(
                  .tokens = rows.tokens(),
                  .given_k = rows.given_k(),
                  .parts = std::move(parts)},
-                std::move(data), rows, output_dtype, label->request_id, layout,
-                context.limits);
+                static_cast<int64_t>(message.Length()), std::move(data), rows,
+                output_dtype, label->request_id, layout, context.limits);
 }
 
 }  // namespace
@@ -240,8 +234,7 @@ grpc::ByteBuffer ForwardStreamError(const RequestLabel& label,
   response.set_code(shown.error_code());
   response.set_message(shown.error_message());
   response.set_retry_after_ms(retry_after_ms);
-  const grpc::Slice slice(response.SerializeAsString());
-  return grpc::ByteBuffer(&slice, 1);
+  return Serialize(response);
 }
 
 absl::StatusOr<ParsedRequest> ParseRoute(const grpc::ByteBuffer& message,
@@ -250,10 +243,8 @@ absl::StatusOr<ParsedRequest> ParseRoute(const grpc::ByteBuffer& message,
   using Message = v1::RouteRequest;
   Message request;
   TensorData data;
-  if (!data.Parse(message, Message::kHiddenStatesFieldNumber,
-                  Message::kHiddenStatesFieldNumber, &request)) {
-    return NoSuchMessage("RouteRequest");
-  }
+  MOE_RETURN_IF_ERROR(data.Parse(message, Message::kHiddenStatesFieldNumber,
+                                 Message::kHiddenStatesFieldNumber, &request));
   label->request_id = std::move(*request.mutable_request_id());
   MOE_RETURN_IF_ERROR(CheckRequestId(&label->request_id));
   MOE_ASSIGN_OR_RETURN(
@@ -277,8 +268,9 @@ absl::StatusOr<ParsedRequest> ParseRoute(const grpc::ByteBuffer& message,
                  .tokens = rows.tokens(),
                  .given_k = 0,
                  .parts = std::move(parts)},
-                std::move(data), rows, /*output_dtype=*/v1::F32,
-                label->request_id, {.field_of = &RouteField}, context.limits);
+                static_cast<int64_t>(message.Length()), std::move(data), rows,
+                /*output_dtype=*/v1::F32, label->request_id,
+                {.field_of = &RouteField}, context.limits);
 }
 
 }  // namespace moe

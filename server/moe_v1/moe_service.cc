@@ -1,6 +1,7 @@
 #include "server/moe_v1/moe_service.h"
 
 #include "server/moe_v1/moe_request.h"
+#include "server/rpc/small_call.h"
 #include "server/rpc/stream_call.h"
 #include "server/rpc/unary_call.h"
 
@@ -24,25 +25,29 @@ grpc::ServerUnaryReactor* MoeServiceImpl::Route(
 }
 
 grpc::ServerUnaryReactor* MoeServiceImpl::ListModels(
-    grpc::CallbackServerContext* context,
-    const v1::ListModelsRequest* /*request*/,
-    v1::ListModelsResponse* response) {
-  return RespondNow(services_, Method::kListModels, *context, [&] {
-    for (const auto& model : services_.registry().List()) {
-      Describe(*model, *response->add_models());
-    }
-    return absl::OkStatus();
-  });
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return RespondNow<v1::ListModelsRequest, v1::ListModelsResponse>(
+      services_, {Method::kListModels}, *context, *request, response,
+      [this](const v1::ListModelsRequest& /*asked*/,
+             v1::ListModelsResponse* answer) {
+        for (const auto& model : services_.registry().List()) {
+          Describe(*model, *answer->add_models());
+        }
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* MoeServiceImpl::GetModel(
-    grpc::CallbackServerContext* context, const v1::GetModelRequest* request,
-    v1::ModelInfo* response) {
-  return RespondNow(services_, Method::kGetModel, *context, [&] {
-    const auto model = services_.registry().Find(request->model());
-    if (model.ok()) Describe(**model, *response);
-    return model.status();
-  });
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return RespondNow<v1::GetModelRequest, v1::ModelInfo>(
+      services_, {Method::kGetModel}, *context, *request, response,
+      [this](const v1::GetModelRequest& asked, v1::ModelInfo* answer) {
+        const auto model = services_.registry().Find(asked.model());
+        if (model.ok()) Describe(**model, *answer);
+        return model.status();
+      });
 }
 
 void MoeServiceImpl::Describe(const ServedModel& served,

@@ -7,13 +7,12 @@
 
 namespace moe {
 
-// The generated service, with the bytes of messages for the calls that carry
-// tensors, and with messages for the others.
+// The generated service, with the bytes of messages.
 using MoeServiceBase = v1::MoeService::WithRawCallbackMethod_Forward<
     v1::MoeService::WithRawCallbackMethod_ForwardStream<
         v1::MoeService::WithRawCallbackMethod_Route<
-            v1::MoeService::WithCallbackMethod_ListModels<
-                v1::MoeService::WithCallbackMethod_GetModel<
+            v1::MoeService::WithRawCallbackMethod_ListModels<
+                v1::MoeService::WithRawCallbackMethod_GetModel<
                     v1::MoeService::Service>>>>>;
 
 // Thread-safe.
@@ -33,13 +32,14 @@ class MoeServiceImpl final : public MoeServiceBase {
   grpc::ServerUnaryReactor* Route(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* request,
                                   grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* ListModels(
-      grpc::CallbackServerContext* context,
-      const v1::ListModelsRequest* request,
-      v1::ListModelsResponse* response) override;
+  // v1::ListModelsRequest to v1::ListModelsResponse.
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  // v1::GetModelRequest to v1::ModelInfo.
   grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
-                                     const v1::GetModelRequest* request,
-                                     v1::ModelInfo* response) override;
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
 
  private:
   void Describe(const ServedModel& model, v1::ModelInfo& info) const;

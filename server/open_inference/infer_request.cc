@@ -21,6 +21,7 @@
 #include "server/rpc/response_plan.h"
 #include "server/wire/grpc_status.h"
 #include "server/wire/infer_message.h"
+#include "server/wire/small_message.h"
 #include "server/wire/tensor_codec.h"
 #include "server/wire/wire_fields.h"
 #include "server/wire/wire_message.h"
@@ -296,9 +297,11 @@ absl::Status CheckRaw(const InferMessage& message) {
 }
 
 // The data of input i, whose name is `name`.
-absl::StatusOr<InferMessage::Data> DataOf(const InferMessage& message, int i,
+// max_ints: no tensor of integers has more; of one that does the size is given
+// and no data
+absl::StatusOr<InferMessage::Data> DataOf(InferMessage& message, int i,
                                           absl::string_view name,
-                                          v1::DType dtype) {
+                                          v1::DType dtype, int64_t max_ints) {
   if (message.num_raw() > 0) return message.Raw(static_cast<size_t>(i));
   const InferMessage::Contents& contents = message.ContentsOf(i);
   // No elements: right for no tokens, else a wrong number of bytes.
@@ -312,7 +315,11 @@ absl::StatusOr<InferMessage::Data> DataOf(const InferMessage& message, int i,
       return Refuse(name, ".contents: want fp32_contents alone, as for FP32");
     case v1::I32:
       if (contents.only(Elements::kIntContentsFieldNumber)) {
-        return message.IntsOf(i);
+        const size_t count = message.NumInts(i);
+        return count <= static_cast<size_t>(max_ints)
+                   ? message.IntsOf(i)
+                   : InferMessage::Data{.bytes = WireBytes(""),
+                                        .size = count * sizeof(int32_t)};
       }
       return Refuse(name, ".contents: want int_contents alone, as for INT32");
     default:
@@ -323,8 +330,9 @@ absl::StatusOr<InferMessage::Data> DataOf(const InferMessage& message, int i,
 
 // Sets the tensor's element type and shape to those of input i, which must be
 // one of `wanted`; returns its data.
-absl::StatusOr<InferMessage::Data> ReadInput(const InferMessage& message, int i,
+absl::StatusOr<InferMessage::Data> ReadInput(InferMessage& message, int i,
                                              absl::Span<const v1::DType> wanted,
+                                             int64_t max_ints,
                                              v1::Tensor* head) {
   const auto& input = message.head().inputs(i);
   MOE_ASSIGN_OR_RETURN(const v1::DType dtype,
@@ -332,20 +340,22 @@ absl::StatusOr<InferMessage::Data> ReadInput(const InferMessage& message, int i,
                                      input.datatype(), wanted));
   head->set_dtype(dtype);
   *head->mutable_shape() = input.shape();
-  return DataOf(message, i, input.name(), dtype);
+  return DataOf(message, i, input.name(), dtype, max_ints);
 }
 
 // Finds the tensors of a request and checks them against a layer.
-absl::StatusOr<RequestRows> ReadRows(const InferMessage& message,
+absl::StatusOr<RequestRows> ReadRows(InferMessage& message,
                                      const ServedLayer& served,
                                      const ServiceLimits& limits) {
+  const int64_t max_ints =
+      limits.max_request_tokens * served.layer->ffn->num_experts();
   MOE_ASSIGN_OR_RETURN(const Inputs inputs, FindInputs(message.head()));
   MOE_RETURN_IF_ERROR(CheckRaw(message));
   const auto read = [&](int i, absl::Span<const v1::DType> wanted,
                         v1::Tensor* head) -> absl::StatusOr<WireTensor> {
     if (i < 0) return WireTensor(*head);
     MOE_ASSIGN_OR_RETURN(const InferMessage::Data data,
-                         ReadInput(message, i, wanted, head));
+                         ReadInput(message, i, wanted, max_ints, head));
     return WireTensor(*head, data.bytes, data.size);
   };
   v1::Tensor states_head;
@@ -485,7 +495,8 @@ absl::StatusOr<ParsedRequest> ParseInferInside(int inside_field,
   ResponsePlan plan(parsed.call,
                     parameters.output_dtype.value_or(rows.dtype()));
   MOE_RETURN_IF_ERROR(plan.CheckSize(context.limits));
-  parsed.bytes = plan.bytes() + rows.bytes();
+  parsed.bytes = plan.bytes() + static_cast<int64_t>(bytes.Length()) +
+                 message.copied_bytes();
   parsed.codec = std::make_unique<InferCodec>(
       std::move(message), rows, std::move(plan), parameters.mark_final,
       inside_field, parsed.response.get());
@@ -518,8 +529,7 @@ grpc::ByteBuffer InferStreamError(const RequestLabel& label,
                    ToGrpcStatus(status).error_message()));
   response.mutable_infer_response()->set_model_name(label.model_name);
   response.mutable_infer_response()->set_id(label.request_id);
-  const grpc::Slice slice(response.SerializeAsString());
-  return grpc::ByteBuffer(&slice, 1);
+  return Serialize(response);
 }
 
 }  // namespace moe

@@ -17,6 +17,18 @@ bool ShowsToken(const grpc::CallbackServerContext& context,
 }  // namespace
 
 absl::Status AccessControl::Authorize(
+    const grpc::CallbackServerContext& context, Access access) const {
+  switch (access) {
+    case Access::kNothing:
+      return absl::OkStatus();
+    case Access::kControl:
+      return AuthorizeControl(context);
+    default:
+      return Authorize(context);
+  }
+}
+
+absl::Status AccessControl::Authorize(
     const grpc::CallbackServerContext& context) const {
   if (options_.tokens == nullptr || ShowsToken(context, *options_.tokens)) {
     return absl::OkStatus();

@@ -18,11 +18,21 @@ struct AccessOptions {
   const TokenFile* admin_tokens = nullptr;
 };
 
+// What a call needs of its caller.
+enum class Access {
+  kNothing,
+  kCalling,  // a token, if the server asks for them
+  kControl,  // that models may be loaded and unloaded
+};
+
 // Thread-safe.
 class AccessControl {
  public:
   explicit AccessControl(const AccessOptions& options) : options_(options) {}
 
+  // As the two below.
+  absl::Status Authorize(const grpc::CallbackServerContext& context,
+                         Access access) const;
   // UNAUTHENTICATED, if the caller shows no token and has to.
   absl::Status Authorize(const grpc::CallbackServerContext& context) const;
   // PERMISSION_DENIED, if nobody may load and unload models, or the caller

@@ -39,7 +39,7 @@ struct ParseContext {
 // A message that has been read and found good.
 struct ParsedRequest {
   LayerCall call;
-  // Memory of the request's tensors and of the response.
+  // Memory of the request's message and of the response.
   int64_t bytes = 0;
   // The message's deadline; the call has one of its own.
   SteadyTime deadline = SteadyTime::max();

@@ -50,14 +50,6 @@ absl::StatusOr<RequestRows> RequestRows::Check(const ServedLayer& served,
   return RequestRows(hidden_states, routing);
 }
 
-int64_t RequestRows::bytes() const {
-  int64_t bytes = hidden_states_.bytes();
-  if (routing_.has_value()) {
-    bytes += routing_->ids.bytes() + routing_->weights.bytes();
-  }
-  return bytes;
-}
-
 void RequestRows::Decode(int64_t first, Matrix hidden_states) const {
   moe::Decode(hidden_states_.Rows(first, hidden_states.rows()), hidden_states);
 }

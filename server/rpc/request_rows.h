@@ -45,9 +45,6 @@ class RequestRows {
   int64_t given_k() const {
     return routing_.has_value() ? routing_->ids.cols : 0;
   }
-  // The bytes of all tensors.
-  int64_t bytes() const;
-
   // As RequestCodec.
   void Decode(int64_t first, Matrix hidden_states) const;
   void DecodeRouting(int64_t first, MatrixView<int32_t> ids,

@@ -2,13 +2,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "experts/base/status_macros.h"
 #include "server/common/steady_time.h"
+#include "server/rpc/request_timer.h"
 #include "server/wire/grpc_status.h"
 
 namespace moe {
@@ -102,21 +105,6 @@ class EngineCall final : public grpc::ServerUnaryReactor,
 };
 
 }  // namespace
-
-void UnaryCall::Respond(const absl::Status& status) {
-  timer_.Done(status.code(), /*response=*/nullptr);
-  Finish(ToGrpcStatus(status));
-}
-
-grpc::ServerUnaryReactor* RespondNow(ServiceContext& services, Method method,
-                                     const grpc::CallbackServerContext& context,
-                                     absl::FunctionRef<absl::Status()> fill) {
-  UnaryCall* const call = UnaryCall::Make(method, services.metrics());
-  absl::Status status = services.access().Authorize(context);
-  if (status.ok()) status = fill();
-  call->Respond(status);
-  return call;
-}
 
 grpc::ServerUnaryReactor* RunOnEngine(ServiceContext* services,
                                       const UnaryMethod& method,

@@ -1,6 +1,7 @@
 #include "server/shards/shard_message.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "server/wire/tensor_codec.h"
 #include "server/wire/wire_message.h"
 
@@ -54,9 +55,10 @@ absl::Status ReadShardResponse(const grpc::ByteBuffer& message,
   constexpr int kOutput = shards::ForwardExpertsResponse::kOutputFieldNumber;
   TensorData data;
   shards::ForwardExpertsResponse response;
-  if (!data.Parse(message, kOutput, kOutput, &response)) {
-    return absl::InternalError(
-        "answers wrongly: want a moe.shards.ForwardExpertsResponse message");
+  const absl::Status read = data.Parse(message, kOutput, kOutput, &response);
+  if (!read.ok()) {
+    return absl::InternalError(absl::StrCat(
+        "answers wrongly: ", absl::StripPrefix(read.message(), "request: ")));
   }
   int64_t rows = 0;
   for (const int32_t expert : experts) rows += RowsOf(batch, expert);

@@ -14,6 +14,7 @@
 #include "server/engine/engine_request.h"
 #include "server/engine/layer_call.h"
 #include "server/rpc/response_plan.h"
+#include "server/wire/message_head.h"
 #include "server/wire/tensor_codec.h"
 #include "server/wire/wire_message.h"
 
@@ -159,6 +160,15 @@ class ExpertsCodec final : public RequestCodec {
   OutgoingMessage& response_;
 };
 
+// What a request may have besides hidden states: as any message, and its lists
+// of rows. A row has at most nine bytes in these, and in the answer two of each
+// of its elements, of which there are hardly less than 144.
+size_t MaxHeadBytes(const ServiceLimits& limits) {
+  constexpr int64_t kPartOfAnswer = 32;
+  return kMaxHeadBytes +
+         static_cast<size_t>(limits.max_message_bytes / kPartOfAnswer);
+}
+
 absl::Status CheckSize(const ResponsePlan& plan, const ServiceLimits& limits) {
   if (plan.bytes() + ResponsePlan::kMaxEnvelopeBytes <=
       limits.max_message_bytes) {
@@ -178,11 +188,9 @@ absl::StatusOr<ParsedRequest> ParseForwardExperts(
   using Message = shards::ForwardExpertsRequest;
   Message request;
   TensorData data;
-  if (!data.Parse(message, Message::kHiddenStatesFieldNumber,
-                  Message::kHiddenStatesFieldNumber, &request)) {
-    return absl::InvalidArgumentError(
-        "request: want a moe.shards.ForwardExpertsRequest message");
-  }
+  MOE_RETURN_IF_ERROR(data.Parse(message, Message::kHiddenStatesFieldNumber,
+                                 Message::kHiddenStatesFieldNumber, &request,
+                                 MaxHeadBytes(context.limits)));
   MOE_ASSIGN_OR_RETURN(
       ServedLayer served,
       context.registry.FindLayer(request.model(), request.layer()));
@@ -210,7 +218,7 @@ absl::StatusOr<ParsedRequest> ParseForwardExperts(
   ResponsePlan plan(parsed.call, output_dtype);
   MOE_RETURN_IF_ERROR(CheckSize(plan, context.limits));
   constexpr int64_t kAssignmentBytes = 2 * sizeof(int32_t) + sizeof(float);
-  parsed.bytes = plan.bytes() + hidden_states.bytes() +
+  parsed.bytes = plan.bytes() + static_cast<int64_t>(message.Length()) +
                  parsed.call.tokens * kAssignmentBytes;
   parsed.codec = std::make_unique<ExpertsCodec>(
       std::move(data), hidden_states, AssignmentsOf(request), std::move(plan),

@@ -8,7 +8,7 @@
 namespace moe {
 
 using ExpertShardServiceBase =
-    shards::ExpertShardService::WithCallbackMethod_DescribeShard<
+    shards::ExpertShardService::WithRawCallbackMethod_DescribeShard<
         shards::ExpertShardService::WithRawCallbackMethod_ForwardExperts<
             shards::ExpertShardService::Service>>;
 
@@ -19,10 +19,10 @@ class ExpertShardServiceImpl final : public ExpertShardServiceBase {
   explicit ExpertShardServiceImpl(ServiceContext* services)
       : services_(*services) {}
 
-  grpc::ServerUnaryReactor* DescribeShard(
-      grpc::CallbackServerContext* context,
-      const shards::DescribeShardRequest* request,
-      shards::ShardDescription* response) override;
+  // shards::DescribeShardRequest to shards::ShardDescription.
+  grpc::ServerUnaryReactor* DescribeShard(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
   // shards::ForwardExpertsRequest to shards::ForwardExpertsResponse.
   grpc::ServerUnaryReactor* ForwardExperts(grpc::CallbackServerContext* context,
                                            const grpc::ByteBuffer* request,

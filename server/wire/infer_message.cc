@@ -1,8 +1,8 @@
 #include "server/wire/infer_message.h"
 
-#include "absl/strings/str_cat.h"
+#include <limits>
+
 #include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "server/wire/wire_fields.h"
@@ -11,8 +11,6 @@ namespace moe {
 namespace {
 
 using google::protobuf::io::CodedInputStream;
-using google::protobuf::io::CodedOutputStream;
-using google::protobuf::io::StringOutputStream;
 using Wire = google::protobuf::internal::WireFormatLite;
 using Elements = inference::InferTensorContents;
 using Request = inference::ModelInferRequest;
@@ -46,12 +44,10 @@ void AppendWord(uint32_t word, std::string* to) {
   }
 }
 
-// One element of int_contents.
-bool ReadInt(CodedInputStream& input, std::string* to) {
-  uint64_t value = 0;
-  if (!input.ReadVarint64(&value)) return false;
-  AppendWord(static_cast<uint32_t>(value), to);
-  return true;
+// The bytes up to the limit. Room for elements is made for as many: what grows
+// by itself takes twice as much, and is there twice while it moves.
+size_t Left(const CodedInputStream& input) {
+  return static_cast<size_t>(input.BytesUntilLimit());
 }
 
 // Whether elements of `field`, which is one of InferTensorContents, may come in
@@ -73,37 +69,21 @@ bool IsElement(int field, Wire::WireType type) {
 }  // namespace
 
 absl::Status InferMessage::Parse(const grpc::ByteBuffer& bytes) {
-  // The message without the data of its tensors.
-  std::string rest;
-  bool too_large = false;
-  bool parsed = bytes_.Hold(bytes);
-  if (parsed) {
-    grpc::ByteBuffer copy(bytes);  // shares the slices
-    grpc::ProtoBufferReader reader(&copy);
-    parsed = reader.status().ok();
-    if (parsed) {
-      CodedInputStream input(&reader);
-      input.PushLimit(static_cast<int>(bytes.Length()));
-      parsed = ParseAll(input, &rest, &too_large);
-    }
-  }
-  if (too_large) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("request: want at most ", kMaxHeadBytes,
-                     " bytes besides the data of tensors"));
-  }
-  if (!parsed || !head_.ParseFromString(rest)) {
-    return absl::InvalidArgumentError(
-        "request: want an inference.ModelInferRequest message");
-  }
-  return absl::OkStatus();
+  const bool held =
+      bytes_.Hold(bytes) &&
+      bytes.Length() <= static_cast<size_t>(std::numeric_limits<int>::max());
+  MessageHead head(bytes_.From(0), kMaxHeadBytes);
+  return head.ParseTo(held && ParseAll(bytes, &head), &head_);
 }
 
-bool InferMessage::ParseAll(Input& input, std::string* rest, bool* too_large) {
-  StringOutputStream stream(rest);
-  CodedOutputStream output(&stream);
-  std::string head;
-  while (const uint32_t tag = ReadTag(input)) {
+bool InferMessage::ParseAll(const grpc::ByteBuffer& bytes, MessageHead* head) {
+  grpc::ByteBuffer copy(bytes);  // shares the slices
+  grpc::ProtoBufferReader reader(&copy);
+  if (!reader.status().ok()) return false;
+  CodedInputStream input(&reader);
+  input.PushLimit(static_cast<int>(bytes.Length()));
+  for (int begin = 0; const uint32_t tag = ReadTag(input);
+       begin = input.CurrentPosition()) {
     if (tag == kRawTag) {
       int length = 0;
       if (!ReadLength(input, &length)) return false;
@@ -114,33 +94,29 @@ bool InferMessage::ParseAll(Input& input, std::string* rest, bool* too_large) {
       }
       if (!input.Skip(length)) return false;
     } else if (tag == kInputTag) {
-      head.clear();
-      if (!ReadField(input, [&] { return ParseInput(input, &head); })) {
+      const size_t message = head->BeginMessage();
+      if (!ReadField(input, [&] { return ParseInput(input, head); }) ||
+          !head->EndMessage(message, Request::kInputsFieldNumber)) {
         return false;
       }
-      output.WriteTag(tag);
-      output.WriteVarint32(static_cast<uint32_t>(head.size()));
-      output.WriteString(head);
-    } else if (!SkipField(input, tag, &output)) {
+    } else if (!SkipField(input, tag) ||
+               !head->Copy(begin, input.CurrentPosition())) {
       return false;
     }
-    // Also bounds what protobuf makes of it: many times its bytes.
-    *too_large = output.ByteCount() > kMaxHeadBytes;
-    if (*too_large) return false;
   }
   return input.ConsumedEntireMessage();
 }
 
 // Copies an input up to the limit, but for its contents.
-bool InferMessage::ParseInput(Input& input, std::string* head) {
+bool InferMessage::ParseInput(Input& input, MessageHead* head) {
   Contents& contents = contents_.emplace_back();
-  StringOutputStream stream(head);
-  CodedOutputStream output(&stream);
-  while (const uint32_t tag = ReadTag(input)) {
+  for (int begin = input.CurrentPosition(); const uint32_t tag = ReadTag(input);
+       begin = input.CurrentPosition()) {
     const bool ok =
         tag == kContentsTag
             ? ReadField(input, [&] { return ParseContents(input, &contents); })
-            : SkipField(input, tag, &output);
+            : SkipField(input, tag) &&
+                  head->Copy(begin, input.CurrentPosition());
     if (!ok) return false;
   }
   return input.ConsumedEntireMessage();
@@ -153,7 +129,7 @@ bool InferMessage::ParseContents(Input& input, Contents* contents) {
     const bool packed = type == Wire::WIRETYPE_LENGTH_DELIMITED;
     if (field > Elements::kBytesContentsFieldNumber ||
         !IsElement(field, type)) {
-      if (!SkipField(input, tag, nullptr)) return false;
+      if (!SkipField(input, tag)) return false;
       continue;
     }
     const int before = input.CurrentPosition();
@@ -163,19 +139,14 @@ bool InferMessage::ParseContents(Input& input, Contents* contents) {
     } else if (field == kFloats) {
       uint32_t word = 0;
       ok = input.ReadLittleEndian32(&word);
-      if (contents->in_place_.has_value()) MoveFloats(contents);
+      if (contents->in_place_.has_value()) MoveFloats(input, contents);
+      contents->floats_.reserve(contents->floats_.size() + sizeof(word) +
+                                Left(input));
       AppendWord(word, &contents->floats_);
-    } else if (field == kInts && packed) {
-      ok = ReadField(input, [&] {
-        while (input.BytesUntilLimit() > 0) {
-          if (!ReadInt(input, &contents->ints_)) return false;
-        }
-        return true;
-      });
     } else if (field == kInts) {
-      ok = ReadInt(input, &contents->ints_);
+      ok = ParseInts(input, packed, contents);
     } else {
-      ok = SkipField(input, tag, nullptr);
+      ok = SkipField(input, tag);
     }
     if (!ok) return false;
     // A packed field may be empty: one byte, its length.
@@ -197,7 +168,7 @@ bool InferMessage::ParseFloats(Input& input, Contents* contents) {
   if (contents->floats_.empty() && !contents->in_place_.has_value()) {
     contents->in_place_ = data;
   } else {
-    if (contents->in_place_.has_value()) MoveFloats(contents);
+    if (contents->in_place_.has_value()) MoveFloats(input, contents);
     const size_t size = contents->floats_.size();
     contents->floats_.resize(size + data.size);
     data.bytes.CopyTo(contents->floats_.data() + size, data.size);
@@ -205,8 +176,31 @@ bool InferMessage::ParseFloats(Input& input, Contents* contents) {
   return input.Skip(length);
 }
 
+bool InferMessage::ParseInts(Input& input, bool packed, Contents* contents) {
+  contents->varints_.reserve(contents->varints_.size() + Left(input));
+  int begin = 0;
+  const auto read = [&] {
+    begin = input.CurrentPosition();
+    do {
+      uint64_t value = 0;
+      if (packed && Left(input) == 0) break;
+      if (!input.ReadVarint64(&value)) return false;
+      ++contents->num_ints_;
+    } while (packed);
+    return true;
+  };
+  if (!(packed ? ReadField(input, read) : read())) return false;
+  const auto count = static_cast<size_t>(input.CurrentPosition() - begin);
+  const size_t size = contents->varints_.size();
+  contents->varints_.resize(size + count);
+  bytes_.From(static_cast<size_t>(begin))
+      .CopyTo(contents->varints_.data() + size, count);
+  return true;
+}
+
 // More elements follow elsewhere: from here on they are collected.
-void InferMessage::MoveFloats(Contents* contents) {
+void InferMessage::MoveFloats(const Input& input, Contents* contents) {
+  contents->floats_.reserve(contents->in_place_->size + Left(input));
   contents->floats_.resize(contents->in_place_->size);
   contents->in_place_->bytes.CopyTo(contents->floats_.data(),
                                     contents->floats_.size());
@@ -220,9 +214,28 @@ InferMessage::Data InferMessage::FloatsOf(int i) const {
           .size = contents.floats_.size()};
 }
 
-InferMessage::Data InferMessage::IntsOf(int i) const {
-  const std::string& ints = ContentsOf(i).ints_;
+InferMessage::Data InferMessage::IntsOf(int i) {
+  Contents& contents = contents_[static_cast<size_t>(i)];
+  std::string& ints = contents.ints_;
+  if (ints.empty() && contents.num_ints_ > 0) {
+    ints.reserve(4 * contents.num_ints_);
+    CodedInputStream input(
+        reinterpret_cast<const uint8_t*>(contents.varints_.data()),
+        static_cast<int>(contents.varints_.size()));
+    for (uint64_t value = 0; input.ReadVarint64(&value);) {
+      AppendWord(static_cast<uint32_t>(value), &ints);
+    }
+  }
   return {.bytes = WireBytes(ints.data()), .size = ints.size()};
+}
+
+int64_t InferMessage::copied_bytes() const {
+  size_t bytes = 0;
+  for (const Contents& contents : contents_) {
+    bytes += contents.floats_.size() + contents.varints_.size() +
+             contents.ints_.size();
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 }  // namespace moe

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "inference/inference.pb.h"
+#include "server/wire/message_head.h"
 #include "server/wire/wire_bytes.h"
 #include "server/wire/wire_message.h"
 
@@ -50,13 +51,15 @@ class InferMessage {
     // fp32_contents: in the message as long as they lie together.
     std::optional<Data> in_place_;
     std::string floats_;
-    std::string ints_;  // int_contents
+    // int_contents: as varints until they are asked for, which are smaller.
+    std::string varints_;
+    size_t num_ints_ = 0;
+    std::string ints_;
   };
 
   // Parses a message as protobuf does, but for the data of its tensors. Once.
   // Errors: INVALID_ARGUMENT if the bytes are no such message, or if there are
   // more than kMaxHeadBytes besides the data.
-  static constexpr int kMaxHeadBytes = 64 << 10;
   absl::Status Parse(const grpc::ByteBuffer& bytes);
 
   // All but `contents` and `raw_input_contents`.
@@ -72,17 +75,23 @@ class InferMessage {
   const Contents& ContentsOf(int i) const {
     return contents_[static_cast<size_t>(i)];
   }
-  // The elements of fp32_contents; of int_contents.
+  // The elements of fp32_contents.
   Data FloatsOf(int i) const;
-  Data IntsOf(int i) const;
+  // How many elements int_contents has. IntsOf makes up to four times the bytes
+  // of them that the message has: for as many as make sense.
+  size_t NumInts(int i) const { return ContentsOf(i).num_ints_; }
+  Data IntsOf(int i);
+  // What was copied of the contents.
+  int64_t copied_bytes() const;
 
  private:
   using Input = google::protobuf::io::CodedInputStream;
-  bool ParseAll(Input& input, std::string* rest, bool* too_large);
-  bool ParseInput(Input& input, std::string* head);
+  bool ParseAll(const grpc::ByteBuffer& bytes, MessageHead* head);
+  bool ParseInput(Input& input, MessageHead* head);
   bool ParseContents(Input& input, Contents* contents);
   bool ParseFloats(Input& input, Contents* contents);
-  static void MoveFloats(Contents* contents);
+  bool ParseInts(Input& input, bool packed, Contents* contents);
+  static void MoveFloats(const Input& input, Contents* contents);
 
   MessageBytes bytes_;
   inference::ModelInferRequest head_;

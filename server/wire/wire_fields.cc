@@ -16,16 +16,15 @@ using Wire = google::protobuf::internal::WireFormatLite;
 constexpr int kMaxBytes = 5;
 
 // After the tag that starts a group; up to the one that ends it.
-bool SkipGroup(CodedInputStream& input, int field, CodedOutputStream* output) {
+bool SkipGroup(CodedInputStream& input, int field) {
   if (!input.IncrementRecursionDepth()) return false;
   const uint32_t end = Wire::MakeTag(field, Wire::WIRETYPE_END_GROUP);
   while (const uint32_t tag = ReadTag(input)) {
     if (tag == end) {
-      if (output != nullptr) output->WriteTag(tag);
       input.DecrementRecursionDepth();
       return true;
     }
-    if (!SkipField(input, tag, output)) return false;
+    if (!SkipField(input, tag)) return false;
   }
   return false;
 }
@@ -50,49 +49,28 @@ bool ReadLength(CodedInputStream& input, int* length) {
   return *length <= input.BytesUntilLimit();
 }
 
-bool SkipField(CodedInputStream& input, uint32_t tag,
-               CodedOutputStream* output) {
+bool SkipField(CodedInputStream& input, uint32_t tag) {
   const int field = Wire::GetTagFieldNumber(tag);
   if (field == 0) return false;
-  const auto copy_tag = [&] {
-    if (output != nullptr) output->WriteTag(tag);
-  };
   switch (Wire::GetTagWireType(tag)) {
     case Wire::WIRETYPE_VARINT: {
       uint64_t value = 0;
-      if (!input.ReadVarint64(&value)) return false;
-      copy_tag();
-      if (output != nullptr) output->WriteVarint64(value);
-      return true;
+      return input.ReadVarint64(&value);
     }
     case Wire::WIRETYPE_FIXED64: {
       uint64_t value = 0;
-      if (!input.ReadLittleEndian64(&value)) return false;
-      copy_tag();
-      if (output != nullptr) output->WriteLittleEndian64(value);
-      return true;
+      return input.ReadLittleEndian64(&value);
     }
     case Wire::WIRETYPE_FIXED32: {
       uint32_t value = 0;
-      if (!input.ReadLittleEndian32(&value)) return false;
-      copy_tag();
-      if (output != nullptr) output->WriteLittleEndian32(value);
-      return true;
+      return input.ReadLittleEndian32(&value);
     }
     case Wire::WIRETYPE_LENGTH_DELIMITED: {
       int length = 0;
-      if (!ReadLength(input, &length)) return false;
-      if (output == nullptr) return input.Skip(length);
-      std::string bytes;
-      if (!input.ReadString(&bytes, length)) return false;
-      copy_tag();
-      output->WriteVarint32(static_cast<uint32_t>(length));
-      output->WriteString(bytes);
-      return true;
+      return ReadLength(input, &length) && input.Skip(length);
     }
     case Wire::WIRETYPE_START_GROUP:
-      copy_tag();
-      return SkipGroup(input, field, output);
+      return SkipGroup(input, field);
     default:
       return false;
   }

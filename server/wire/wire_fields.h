@@ -25,10 +25,9 @@ uint32_t ReadTag(google::protobuf::io::CodedInputStream& input);
 // input has a limit.
 bool ReadLength(google::protobuf::io::CodedInputStream& input, int* length);
 
-// Reads the value of a field after its tag, and copies both to `output` if it
-// is not null. False: malformed. Requires: the input has a limit.
-bool SkipField(google::protobuf::io::CodedInputStream& input, uint32_t tag,
-               google::protobuf::io::CodedOutputStream* output);
+// Reads over the value of a field after its tag. False: malformed. Requires:
+// the input has a limit.
+bool SkipField(google::protobuf::io::CodedInputStream& input, uint32_t tag);
 
 // The tag and the length of a field of `size` bytes.
 std::string FieldHead(int field, size_t size);

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "experts/base/check.h"
 #include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "server/wire/wire_fields.h"
@@ -17,8 +16,6 @@ namespace moe {
 namespace {
 
 using google::protobuf::io::CodedInputStream;
-using google::protobuf::io::CodedOutputStream;
-using google::protobuf::io::StringOutputStream;
 using Wire = google::protobuf::internal::WireFormatLite;
 
 constexpr uint32_t kTensorDataTag = Wire::MakeTag(
@@ -26,15 +23,15 @@ constexpr uint32_t kTensorDataTag = Wire::MakeTag(
 
 // Copies a tensor message up to the input's limit, but for its data, whose last
 // occurrence counts, as in protobuf.
-bool CopyTensorHead(CodedInputStream& input, std::string* head, size_t* first,
+bool CopyTensorHead(CodedInputStream& input, MessageHead* head, size_t* first,
                     size_t* size) {
-  StringOutputStream stream(head);
-  CodedOutputStream output(&stream);
-  while (true) {
-    const uint32_t tag = ReadTag(input);
-    if (tag == 0) return input.ConsumedEntireMessage();
+  for (int begin = input.CurrentPosition(); const uint32_t tag = ReadTag(input);
+       begin = input.CurrentPosition()) {
     if (tag != kTensorDataTag) {
-      if (!SkipField(input, tag, &output)) return false;
+      if (!SkipField(input, tag) ||
+          !head->Copy(begin, input.CurrentPosition())) {
+        return false;
+      }
       continue;
     }
     int length = 0;
@@ -43,6 +40,7 @@ bool CopyTensorHead(CodedInputStream& input, std::string* head, size_t* first,
     *size = static_cast<size_t>(length);
     if (!input.Skip(length)) return false;
   }
+  return input.ConsumedEntireMessage();
 }
 
 }  // namespace
@@ -59,53 +57,53 @@ bool MessageBytes::Hold(const grpc::ByteBuffer& bytes) {
   return true;
 }
 
-bool TensorData::Parse(const grpc::ByteBuffer& bytes, int first_tensor,
-                       int last_tensor,
-                       google::protobuf::MessageLite* message) {
-  if (!bytes_.Hold(bytes) ||
-      bytes.Length() > static_cast<size_t>(std::numeric_limits<int>::max())) {
-    return false;
-  }
-  // The message without the data of its tensors.
-  std::string rest;
-  {
-    grpc::ByteBuffer copy(bytes);  // shares the slices
-    grpc::ProtoBufferReader reader(&copy);
-    if (!reader.status().ok()) return false;
-    CodedInputStream input(&reader);
-    input.PushLimit(static_cast<int>(bytes.Length()));
-    StringOutputStream stream(&rest);
-    CodedOutputStream output(&stream);
-    std::string head;
-    while (const uint32_t tag = ReadTag(input)) {
-      const int field = Wire::GetTagFieldNumber(tag);
-      if (Wire::GetTagWireType(tag) != Wire::WIRETYPE_LENGTH_DELIMITED ||
-          field < first_tensor || field > last_tensor) {
-        if (!SkipField(input, tag, &output)) return false;
-        continue;
-      }
-      int length = 0;
-      if (!ReadLength(input, &length)) return false;
-      auto range = std::find_if(
-          ranges_.begin(), ranges_.end(),
-          [field](const Range& known) { return known.field == field; });
-      if (range == ranges_.end()) {
-        range = ranges_.insert(range, {.field = field, .first = 0, .size = 0});
-      }
-      head.clear();
-      const auto limit = input.PushLimit(length);
-      if (!CopyTensorHead(input, &head, &range->first, &range->size) ||
-          input.BytesUntilLimit() != 0) {
+absl::Status TensorData::Parse(const grpc::ByteBuffer& bytes, int first_tensor,
+                               int last_tensor,
+                               google::protobuf::MessageLite* message,
+                               size_t max_head_bytes) {
+  const bool held =
+      bytes_.Hold(bytes) &&
+      bytes.Length() <= static_cast<size_t>(std::numeric_limits<int>::max());
+  MessageHead head(bytes_.From(0), max_head_bytes);
+  return head.ParseTo(held && Read(bytes, first_tensor, last_tensor, &head),
+                      message);
+}
+
+bool TensorData::Read(const grpc::ByteBuffer& bytes, int first_tensor,
+                      int last_tensor, MessageHead* head) {
+  grpc::ByteBuffer copy(bytes);  // shares the slices
+  grpc::ProtoBufferReader reader(&copy);
+  if (!reader.status().ok()) return false;
+  CodedInputStream input(&reader);
+  input.PushLimit(static_cast<int>(bytes.Length()));
+  for (int begin = 0; const uint32_t tag = ReadTag(input);
+       begin = input.CurrentPosition()) {
+    const int field = Wire::GetTagFieldNumber(tag);
+    if (Wire::GetTagWireType(tag) != Wire::WIRETYPE_LENGTH_DELIMITED ||
+        field < first_tensor || field > last_tensor) {
+      if (!SkipField(input, tag) ||
+          !head->Copy(begin, input.CurrentPosition())) {
         return false;
       }
-      input.PopLimit(limit);
-      output.WriteTag(tag);
-      output.WriteVarint32(static_cast<uint32_t>(head.size()));
-      output.WriteString(head);
+      continue;
     }
-    if (!input.ConsumedEntireMessage()) return false;
+    int length = 0;
+    if (!ReadLength(input, &length)) return false;
+    auto range = std::find_if(
+        ranges_.begin(), ranges_.end(),
+        [field](const Range& known) { return known.field == field; });
+    if (range == ranges_.end()) {
+      range = ranges_.insert(range, {.field = field, .first = 0, .size = 0});
+    }
+    const size_t tensor = head->BeginMessage();
+    const auto limit = input.PushLimit(length);
+    if (!CopyTensorHead(input, head, &range->first, &range->size) ||
+        input.BytesUntilLimit() != 0 || !head->EndMessage(tensor, field)) {
+      return false;
+    }
+    input.PopLimit(limit);
   }
-  return message->ParseFromString(rest);
+  return input.ConsumedEntireMessage();
 }
 
 WireTensor TensorData::Tensor(int field, const v1::Tensor& head) const {

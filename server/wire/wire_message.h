@@ -11,12 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "moe/v1/moe.pb.h"
+#include "server/wire/message_head.h"
 #include "server/wire/tensor_codec.h"
 #include "server/wire/wire_bytes.h"
 
@@ -52,9 +54,11 @@ class TensorData {
 
   // Parses a message as protobuf does, but leaves the data of the tensors in
   // its fields first_tensor to last_tensor in place: their `data` stays empty.
-  // Returns false if the bytes are no such message.
-  bool Parse(const grpc::ByteBuffer& bytes, int first_tensor, int last_tensor,
-             google::protobuf::MessageLite* message);
+  // Errors: INVALID_ARGUMENT if the bytes are no such message, or if there are
+  // more than max_head_bytes besides the data.
+  absl::Status Parse(const grpc::ByteBuffer& bytes, int first_tensor,
+                     int last_tensor, google::protobuf::MessageLite* message,
+                     size_t max_head_bytes = kMaxHeadBytes);
 
   // The tensor of field `field`, whose message part is `head`.
   WireTensor Tensor(int field, const v1::Tensor& head) const;
@@ -65,6 +69,9 @@ class TensorData {
     size_t first;
     size_t size;
   };
+
+  bool Read(const grpc::ByteBuffer& bytes, int first_tensor, int last_tensor,
+            MessageHead* head);
 
   MessageBytes bytes_;
   std::vector<Range> ranges_;

@@ -1,14 +1,18 @@
 """Nothing that a client sends stops the server or changes another's answer."""
 
+import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
 import harness
 from harness import TIMEOUT_SECONDS, grpc, pb, tensor
+from inference import inference_pb2 as inference
+from moe.shards import shards_pb2 as shards_pb
 
 Code = grpc.StatusCode
 
@@ -312,6 +316,331 @@ class BadInputTest(harness.DemoTest):
                 (host, int(port)), TIMEOUT_SECONDS
             ) as connection:
                 connection.sendall(garbage)
+
+
+# The most bytes that a message may have besides the data of its tensors.
+MAX_HEAD_BYTES = 64 << 10
+# Of a call between servers: with its lists of rows, by --max_message_bytes.
+MAX_SHARD_HEAD_BYTES = MAX_HEAD_BYTES + (256 << 20) // 32
+
+HUGE = 32 << 20
+
+# No request has a field of that number.
+UNKNOWN = 15
+
+
+def varint(number):
+    """At most 2^35."""
+    bits = []
+    while number >= 128:
+        bits.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*bits, number])
+
+
+def field(number, content):
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def padding(size):
+    """A field that nobody knows, of so many bytes. Requires: size > 5."""
+    for length_bytes in range(1, 6):
+        length = size - 1 - length_bytes
+        if len(varint(length)) == length_bytes:
+            return field(UNKNOWN, bytes(length))
+    raise AssertionError(size)
+
+
+GROUPS = bytes([UNKNOWN << 3 | 3, UNKNOWN << 3 | 4]) * (HUGE // 2)
+
+# What a small message may be made of that is large once it is parsed.
+AMPLIFIERS = {
+    "groups": GROUPS,
+    "a group of groups": GROUPS[:1] + GROUPS + GROUPS[1:2],
+    "numbers": bytes([UNKNOWN << 3, 1]) * (HUGE // 2),
+    "bytes": field(UNKNOWN, bytes(HUGE)),
+}
+
+
+class Rpc:
+    """One RPC, called in bytes."""
+
+    def __init__(
+        self,
+        method,
+        message=b"",
+        *,
+        tensor_bytes=0,
+        limit=MAX_HEAD_BYTES,
+        stream=None,
+        error=None,
+        open_to_all=False,
+        amplifiers=None,
+    ):
+        """tensor_bytes: of the message, as fields
+        stream: "answers", or "both" ways
+        error: (code, text) of an answer of a stream, of whose requests each may
+            fail by itself
+        amplifiers: of this RPC's own messages
+        """
+        self.path = f"/{method}"
+        self.message = message
+        self.head_bytes = len(message) - tensor_bytes
+        self.limit = limit
+        self.stream = stream
+        self.error = error
+        self.open_to_all = open_to_all
+        self.amplifiers = {**AMPLIFIERS, **(amplifiers or {})}
+
+    def padded(self, size):
+        """The message with so many bytes besides the data of tensors."""
+        return self.message + padding(size - self.head_bytes)
+
+    def call(self, channel, message, token):
+        """(code, text); the first answer's, of streams."""
+        metadata = [("authorization", f"Bearer {token}")] if token else []
+        options = {"timeout": TIMEOUT_SECONDS, "metadata": metadata}
+        try:
+            if self.stream is None:
+                channel.unary_unary(self.path)(message, **options)
+            elif self.stream == "answers":
+                answers = channel.unary_stream(self.path)(message, **options)
+                next(answers)
+                answers.cancel()
+            else:
+                answers = channel.stream_stream(self.path)(
+                    iter([message]), **options
+                )
+                answer = next(answers)
+                answers.cancel()
+                if self.error is not None:
+                    return self.error(answer)
+        except grpc.RpcError as error:
+            return error.code(), error.details()
+        return Code.OK, ""
+
+
+def forward_error(answer):
+    answer = pb.ForwardStreamResponse.FromString(answer)
+    codes = {code.value[0]: code for code in Code}
+    return codes[answer.code], answer.message
+
+
+def infer_error(answer):
+    message = inference.ModelStreamInferResponse.FromString(
+        answer
+    ).error_message
+    name, _, text = message.partition(": ")
+    return Code[name] if name else Code.OK, text
+
+
+def all_rpcs(layer):
+    """Of moe.v1, the Open Inference Protocol, health and reflection."""
+    states = harness.random_states(2, layer.d_model, 1)
+    forward = pb.ForwardRequest(
+        model="demo", layer=layer.layer, hidden_states=states
+    )
+    route = pb.RouteRequest(
+        model="demo", layer=layer.layer, hidden_states=states
+    )
+    infer = inference.ModelInferRequest(
+        model_name=f"demo.layers.{layer.layer}",
+        raw_input_contents=[states.data],
+    )
+    infer.inputs.add(
+        name="hidden_states", datatype="FP32", shape=states.shape
+    )
+
+    def without(message, data):
+        """The bytes of the message's tensor."""
+        bare = type(message).FromString(message.SerializeToString())
+        data(bare)
+        return len(message.SerializeToString()) - len(bare.SerializeToString())
+
+    def v1(name, message, **options):
+        return Rpc(
+            f"moe.v1.MoeService/{name}",
+            message.SerializeToString(),
+            tensor_bytes=without(
+                message, lambda bare: bare.hidden_states.ClearField("data")
+            ),
+            amplifiers={"shape": field(4, field(2, b"\1" * HUGE))},
+            **options,
+        )
+
+    def oip(name, message=b"", **options):
+        return Rpc(
+            f"inference.GRPCInferenceService/{name}", message, **options
+        )
+
+    def oip_infer(name, **options):
+        return oip(
+            name,
+            infer.SerializeToString(),
+            tensor_bytes=without(
+                infer, lambda bare: bare.ClearField("raw_input_contents")
+            ),
+            amplifiers={"shape": field(5, field(3, b"\1" * HUGE))},
+            **options,
+        )
+
+    nobody = field(1, b"nobody")
+    return [
+        v1("Forward", forward),
+        v1("ForwardStream", forward, stream="both", error=forward_error),
+        v1("Route", route),
+        Rpc("moe.v1.MoeService/ListModels"),
+        Rpc("moe.v1.MoeService/GetModel", field(1, b"demo")),
+        oip("ServerLive", open_to_all=True),
+        oip("ServerReady", open_to_all=True),
+        oip("ModelReady", nobody),
+        oip("ServerMetadata"),
+        oip("ModelMetadata", nobody),
+        oip_infer("ModelInfer"),
+        oip_infer("ModelStreamInfer", stream="both", error=infer_error),
+        oip("ModelConfig", nobody),
+        oip("ModelStatistics"),
+        oip("RepositoryIndex"),
+        oip("RepositoryModelLoad", field(2, b"nobody")),
+        oip("RepositoryModelUnload", field(2, b"nobody")),
+        Rpc("grpc.health.v1.Health/Check", open_to_all=True),
+        Rpc("grpc.health.v1.Health/Watch", stream="answers", open_to_all=True),
+        Rpc(
+            "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            field(7, b"*"),
+            stream="both",
+        ),
+    ]
+
+
+def shard_rpcs(layer):
+    """Between servers."""
+    states = harness.random_states(2, layer.d_model, 1)
+    bare = shards_pb.ForwardExpertsRequest(model="demo", layer=layer.layer)
+    bare.hidden_states.CopyFrom(states)
+    size = len(bare.SerializeToString())
+    bare.hidden_states.ClearField("data")
+    tensor_bytes = size - len(bare.SerializeToString())
+    bare.hidden_states.CopyFrom(states)
+    return [
+        Rpc("moe.shards.ExpertShardService/DescribeShard"),
+        Rpc(
+            "moe.shards.ExpertShardService/ForwardExperts",
+            bare.SerializeToString(),
+            tensor_bytes=tensor_bytes,
+            limit=MAX_SHARD_HEAD_BYTES,
+            amplifiers={
+                "rows": field(6, b"\1" * HUGE),
+                "shape": field(8, field(2, b"\1" * HUGE)),
+            },
+        ),
+    ]
+
+
+class MessageSizeTest(unittest.TestCase):
+    """Nothing is made of a message before who sends it may call, and before it
+    is known how much of it is not the data of tensors."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.token = "the-token-of-this-test"
+        tokens = os.path.join(folder.name, "tokens")
+        with open(tokens, "w") as file:
+            file.write(cls.token + "\n")
+        common = ("--demo", f"--auth_token_file={tokens}", "--model_control")
+        # Each RPC with the server that offers it, and a connection to that.
+        cls.rpcs = []
+        for flags, rpcs in (
+            (common, all_rpcs),
+            ((*common, "--experts=0-15"), shard_rpcs),
+        ):
+            server = harness.Server(*flags)
+            cls.addClassCleanup(server.__exit__)
+            channel = server.channel()
+            cls.addClassCleanup(channel.close)
+            model = harness.stub(channel).GetModel(
+                pb.GetModelRequest(model="demo"),
+                timeout=TIMEOUT_SECONDS,
+                metadata=[("authorization", f"Bearer {cls.token}")],
+            )
+            layer = next(layer for layer in model.layers if not layer.dense)
+            cls.rpcs += [(rpc, server, channel) for rpc in rpcs(layer)]
+
+    def test_largest_message_is_answered_and_one_byte_more_is_refused(self):
+        for rpc, _, channel in self.rpcs:
+            with self.subTest(rpc.path):
+                want = rpc.call(channel, rpc.message, self.token)
+                largest = rpc.padded(rpc.limit)
+                self.assertEqual(
+                    rpc.call(channel, largest, self.token), want
+                )
+                code, text = rpc.call(
+                    channel, rpc.padded(rpc.limit + 1), self.token
+                )
+                self.assertEqual(code, Code.INVALID_ARGUMENT, text)
+                self.assertIn(f"request: want at most {rpc.limit} bytes", text)
+
+    def test_calls_without_a_token_are_told_so_whatever_they_send(self):
+        for rpc, _, channel in self.rpcs:
+            for name, message in (
+                ("good", rpc.message),
+                ("largest", rpc.padded(rpc.limit)),
+                ("too large", rpc.padded(rpc.limit + 1)),
+                ("garbage", b"\xff" * 100),
+            ):
+                with self.subTest(rpc.path, message=name):
+                    code, text = rpc.call(channel, message, None)
+                    if rpc.open_to_all:
+                        self.assertEqual(
+                            (code, text),
+                            rpc.call(channel, message, self.token),
+                        )
+                    else:
+                        self.assertEqual(code, Code.UNAUTHENTICATED, text)
+
+    def test_refusing_takes_the_memory_of_the_message(self):
+        for rpc, server, channel in self.rpcs:
+            for name, message in rpc.amplifiers.items():
+                for token in (None, self.token):
+                    with self.subTest(rpc.path, message=name, token=token):
+                        self.refuse(rpc, server, channel, message, token)
+
+    def refuse(self, rpc, server, channel, message, token):
+        begin = memory(server.process.pid, reset_peak=True)
+        code, text = rpc.call(channel, message, token)
+        if token is None and not rpc.open_to_all:
+            self.assertEqual(code, Code.UNAUTHENTICATED, text)
+        else:
+            self.assertEqual(code, Code.INVALID_ARGUMENT, text)
+            self.assertIn(f"request: want at most {rpc.limit} bytes", text)
+        if memory_tells(server.process.pid):
+            # Besides the message: what gRPC and the allocator keep at hand.
+            self.assertLessEqual(
+                memory(server.process.pid) - begin,
+                2 * len(message) + (16 << 20),
+            )
+
+
+def memory(pid, reset_peak=False):
+    """The peak of a process's resident memory, in bytes; since now, if it is
+    reset."""
+    if reset_peak:
+        with open(f"/proc/{pid}/clear_refs", "w") as file:
+            file.write("5")
+    with open(f"/proc/{pid}/status") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    raise AssertionError("no VmHWM")
+
+
+def memory_tells(pid):
+    """Whether a process gives memory back: the address sanitizer keeps what is
+    freed, to catch late uses."""
+    with open(f"/proc/{pid}/maps") as maps:
+        return "libasan" not in maps.read()
 
 
 def send_until_killed(address):

@@ -22,7 +22,6 @@
 #include "gmock/gmock.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "inference/inference.grpc.pb.h"
@@ -34,7 +33,9 @@
 #include "server/common/file_watcher.h"
 #include "server/server.h"
 #include "server/shards/shard_fleet.h"
+#include "server/standard/health_service.h"
 #include "server/wire/tensor_codec.h"
+#include "tests/server/rpc/in_process.h"
 #include "tests/testing/reference_moe.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
@@ -507,13 +508,12 @@ class HostileShard final : public shards::ExpertShardService::Service {
       : says_(description) {
     grpc::ServerBuilder builder;
     int port = 0;
-    grpc::EnableDefaultHealthCheckService(true);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
                              &port);
     builder.RegisterService(this);
+    builder.RegisterService(&health_);
     server_ = builder.BuildAndStart();
-    server_->GetHealthCheckService()->SetServingStatus("moe.v1.MoeService",
-                                                       true);
+    health_.SetServingStatus("moe.v1.MoeService", true);
     address_ = absl::StrCat("127.0.0.1:", port);
   }
 
@@ -540,6 +540,8 @@ class HostileShard final : public shards::ExpertShardService::Service {
  private:
   const shards::ShardDescription says_;
   std::string address_;
+  Backend backend_;
+  HealthService health_{&backend_.services()};
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -682,7 +684,7 @@ TEST_F(ShardedServerTest, FailuresAreBoundedAndCountedByTheirCode) {
         static_cast<size_t>(request.rows_size() * kDModel));
     Encode(ConstMatrix(zeros.data(), request.rows_size(), kDModel), v1::F32,
            *response.mutable_output());
-    // A field that nobody knows is left alone, however long.
+    // A field that nobody knows is left alone, up to a length.
     response.GetReflection()
         ->MutableUnknownFields(&response)
         ->AddLengthDelimited(1000, padding);
@@ -705,8 +707,13 @@ TEST_F(ShardedServerTest, FailuresAreBoundedAndCountedByTheirCode) {
                ? -1
                : std::atoi(page->c_str() + at + name.size());
   };
-  padding.assign(100'000, 'x');
+  padding.assign(50'000, 'x');
   MOE_EXPECT_OK(connection.Forward(Request(0, 4, 1)).status());
+  padding.assign(100'000, 'x');
+  EXPECT_THAT(connection.Forward(Request(0, 4, 1)),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("shard s0: answers wrongly: want at most "
+                                 "65536 bytes besides the data of tensors")));
   padding.assign(2'000'000, 'x');
   EXPECT_THAT(connection.Forward(Request(0, 4, 1)),
               StatusIs(absl::StatusCode::kResourceExhausted,

@@ -90,6 +90,9 @@ class MoeRequestTest : public ::testing::Test {
         &label_);
   }
 
+  static int64_t BytesOf(const v1::ForwardRequest& message) {
+    return static_cast<int64_t>(message.ByteSizeLong());
+  }
   static std::string BytesOf(const grpc::ByteBuffer& buffer) {
     grpc::Slice slice;
     EXPECT_TRUE(buffer.DumpToSingleSlice(&slice).ok());
@@ -159,7 +162,8 @@ TEST_F(MoeRequestTest, CallIsWhatTheMessageAsksFor) {
   EXPECT_EQ(plain.call.tokens, 3);
   EXPECT_EQ(plain.call.given_k, 0);
   EXPECT_THAT(plain.call.parts, ElementsAre(ResponsePart::kOutput));
-  EXPECT_EQ(plain.bytes, 2 * 3 * kDModel * 4) << "there and back";
+  EXPECT_EQ(plain.bytes, BytesOf(forward) + 3 * kDModel * 4)
+      << "there and back";
   EXPECT_EQ(plain.deadline, SteadyTime::max());
 
   forward.set_return_routing(true);
@@ -170,7 +174,8 @@ TEST_F(MoeRequestTest, CallIsWhatTheMessageAsksFor) {
               ElementsAre(ResponsePart::kOutput, ResponsePart::kExpertIds,
                           ResponsePart::kRoutingWeights));
   EXPECT_FALSE(routing.call.route_only());
-  EXPECT_EQ(routing.bytes, 3 * kDModel * (4 + 2) + 3 * 4 * (4 + 4));
+  EXPECT_EQ(routing.bytes,
+            BytesOf(forward) + 3 * kDModel * 2 + 3 * 4 * (4 + 4));
 
   forward.set_layer(2);  // dense
   MOE_ASSERT_OK_AND_ASSIGN(const ParsedRequest dense,

@@ -10,13 +10,14 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
-#include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "moe/shards/shards.grpc.pb.h"
 #include "server/metrics/metrics.h"
+#include "server/standard/health_service.h"
+#include "tests/server/rpc/in_process.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -81,14 +82,13 @@ class ShardFleetTest : public ::testing::Test {
 class MuteShard final : public shards::ExpertShardService::CallbackService {
  public:
   MuteShard() {
-    grpc::EnableDefaultHealthCheckService(true);
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
                              &port_);
     builder.RegisterService(this);
+    builder.RegisterService(&health_);
     server_ = builder.BuildAndStart();
-    server_->GetHealthCheckService()->SetServingStatus("moe.v1.MoeService",
-                                                       true);
+    health_.SetServingStatus("moe.v1.MoeService", true);
   }
   ~MuteShard() override { server_->Shutdown(); }
 
@@ -111,6 +111,8 @@ class MuteShard final : public shards::ExpertShardService::CallbackService {
  private:
   int port_ = 0;
   absl::Notification asked_;
+  Backend backend_;
+  HealthService health_{&backend_.services()};
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -115,7 +115,10 @@ TEST(InferMessageTest, JoinsElementsThatComeInSeveralFields) {
                    Field(5, Field(5, int_single + int_packed + int_single)),
                5)));
   EXPECT_EQ(Copy(message.FloatsOf(0)), BytesOf<float>({1, 2, 3, 1, 2, 1, 2}));
+  EXPECT_EQ(message.NumInts(1), 4);
+  EXPECT_EQ(message.copied_bytes(), 7 * 4 + 4) << "floats, and varints";
   EXPECT_EQ(Copy(message.IntsOf(1)), BytesOf<int32_t>({5, 6, 7, 5}));
+  EXPECT_EQ(message.copied_bytes(), 7 * 4 + 4 + 4 * 4);
 }
 
 TEST(InferMessageTest, KnowsWhichContentsThereAre) {
@@ -144,17 +147,22 @@ TEST(InferMessageTest, CountsRawContentsBeyondThoseItKeeps) {
 TEST(InferMessageTest, RefusesHeadsThatWouldTakeMuchMemory) {
   // Each costs two bytes on the wire, and much more in memory.
   std::string many_inputs;
-  for (int i = 0; i < InferMessage::kMaxHeadBytes; ++i) {
+  for (size_t i = 0; i < kMaxHeadBytes; ++i) {
     many_inputs += Field(5, "");
   }
   inference::ModelInferRequest long_name = Request();
-  long_name.set_model_name(std::string(InferMessage::kMaxHeadBytes, 'x'));
+  long_name.set_model_name(std::string(kMaxHeadBytes, 'x'));
   inference::ModelInferRequest long_shape = Request();
-  for (int i = 0; i < InferMessage::kMaxHeadBytes; ++i) {
+  for (size_t i = 0; i < kMaxHeadBytes; ++i) {
     long_shape.mutable_inputs(0)->add_shape(1);
   }
-  for (const std::string& bytes : {many_inputs, long_name.SerializeAsString(),
-                                   long_shape.SerializeAsString()}) {
+  // Groups of field 15, one in the other: the whole is one unknown field.
+  std::string groups = "\x7b";
+  for (size_t i = 0; i < kMaxHeadBytes; ++i) groups += "\x7b\x7c";
+  groups += "\x7c";
+  for (const std::string& bytes :
+       {many_inputs, groups, long_name.SerializeAsString(),
+        long_shape.SerializeAsString()}) {
     InferMessage message;
     EXPECT_THAT(message.Parse(InPieces(bytes, 4096)),
                 StatusIs(absl::StatusCode::kInvalidArgument,

@@ -52,7 +52,7 @@ TEST(TensorDataTest, ReadsTheSameWhereverTheBytesAreCut) {
     SCOPED_TRACE(size);
     TensorData data;
     v1::ForwardRequest got;
-    ASSERT_TRUE(data.Parse(InPieces(bytes, size), kFirst, kLast, &got));
+    MOE_ASSERT_OK(data.Parse(InPieces(bytes, size), kFirst, kLast, &got));
     EXPECT_EQ(got.model(), "model");
     EXPECT_EQ(got.request_id(), "id");
     EXPECT_TRUE(got.hidden_states().data().empty()) << "not copied";
@@ -88,7 +88,7 @@ TEST(TensorDataTest, FieldsThatComeTwiceAreMergedAsProtobufDoes) {
   ASSERT_TRUE(want.ParseFromString(bytes));
   TensorData data;
   v1::ForwardRequest got;
-  ASSERT_TRUE(data.Parse(InPieces(bytes, 7), kFirst, kLast, &got));
+  MOE_ASSERT_OK(data.Parse(InPieces(bytes, 7), kFirst, kLast, &got));
   const WireTensor tensor = data.Tensor(kFirst, got.hidden_states());
   EXPECT_EQ(tensor.head.dtype(), v1::F16);
   EXPECT_EQ(tensor.head.shape_size(), want.hidden_states().shape_size());
@@ -101,7 +101,7 @@ TEST(TensorDataTest, FieldsThatComeTwiceAreMergedAsProtobufDoes) {
 TEST(TensorDataTest, MissingTensorIsEmpty) {
   TensorData data;
   v1::ForwardRequest got;
-  ASSERT_TRUE(data.Parse(InPieces("", 1), kFirst, kLast, &got));
+  MOE_ASSERT_OK(data.Parse(InPieces("", 1), kFirst, kLast, &got));
   EXPECT_EQ(data.Tensor(kFirst, got.hidden_states()).size, 0U);
   EXPECT_FALSE(got.has_hidden_states());
 }
@@ -113,13 +113,15 @@ TEST(TensorDataTest, RefusesWhatProtobufRefuses) {
     v1::ForwardRequest want;
     v1::ForwardRequest got;
     TensorData data;
-    EXPECT_EQ(data.Parse(InPieces(cut, 5), kFirst, kLast, &got),
+    EXPECT_EQ(data.Parse(InPieces(cut, 5), kFirst, kLast, &got).ok(),
               want.ParseFromString(cut))
         << size;
   }
   v1::ForwardRequest got;
-  EXPECT_FALSE(TensorData().Parse(InPieces(std::string(50, '\xff'), 5), kFirst,
-                                  kLast, &got));
+  EXPECT_THAT(TensorData().Parse(InPieces(std::string(50, '\xff'), 5), kFirst,
+                                 kLast, &got),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "request: want a moe.v1.ForwardRequest message"));
 }
 
 // Both in unknown fields, which are copied, and in tensors, which are cut.
@@ -171,13 +173,75 @@ TEST(TensorDataTest, IsAsStrictAsProtobuf) {
       v1::ForwardRequest want;
       v1::ForwardRequest got;
       EXPECT_EQ(want.ParseFromString(bytes), c.good) << c.name;
-      EXPECT_EQ(TensorData().Parse(InPieces(bytes, 3), kFirst, kLast, &got),
-                c.good)
+      EXPECT_EQ(
+          TensorData().Parse(InPieces(bytes, 3), kFirst, kLast, &got).ok(),
+          c.good)
           << c.name;
       if (c.good) {
         EXPECT_EQ(got.SerializeAsString(), want.SerializeAsString()) << c.name;
       }
     }
+  }
+}
+
+// Of whatever kind they are, and wherever.
+TEST(TensorDataTest, BoundsWhatIsNotTensorData) {
+  constexpr size_t kMany = 40'000;
+  std::string empty_groups;  // of field 11
+  std::string varints;
+  for (size_t i = 0; i < kMany; ++i) {
+    empty_groups += "\x5b\x5c";
+    varints += "\x58\x01";
+  }
+  const std::string long_text(2 * kMany, 'x');
+  const auto in_tensor = [](const std::string& bytes) {
+    return FieldHead(kFirst, bytes.size()) + bytes;
+  };
+  const struct {
+    const char* name;
+    std::string bytes;
+  } cases[] = {
+      {"unknown groups", empty_groups},
+      {"a group of groups", "\x5b" + empty_groups + "\x5c"},
+      {"unknown numbers", varints},
+      {"unknown bytes", FieldHead(11, long_text.size()) + long_text},
+      {"a name", FieldHead(1, long_text.size()) + long_text},
+      {"a packed shape", in_tensor(FieldHead(2, long_text.size()) + long_text)},
+      {"unknown groups of a tensor", in_tensor(empty_groups)},
+  };
+  for (const auto& c : cases) {
+    v1::ForwardRequest got;
+    EXPECT_THAT(
+        TensorData().Parse(InPieces(c.bytes, 4096), kFirst, kLast, &got),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 "request: want at most 65536 bytes besides the data of "
+                 "tensors, got more"))
+        << c.name;
+  }
+  // The data itself may be of any size, also that which a later one replaces.
+  v1::ForwardRequest got;
+  const std::string data = FieldHead(3, long_text.size()) + long_text;
+  MOE_EXPECT_OK(TensorData().Parse(InPieces(in_tensor(data + data), 4096),
+                                   kFirst, kLast, &got));
+}
+
+TEST(TensorDataTest, TakesAsManyBytesBesidesTheDataAsThereMayBe) {
+  v1::ForwardRequest request = Request();
+  const size_t tensor_bytes = request.hidden_states().data().size() +
+                              request.expert_ids().data().size() +
+                              request.routing_weights().data().size();
+  request.mutable_request_id()->assign(kMaxHeadBytes, 'x');
+  const size_t excess =
+      request.SerializeAsString().size() - tensor_bytes - kMaxHeadBytes;
+  // Tag and length of each tensor's data count as its data.
+  constexpr size_t kDataHeads = 3 * 2;
+  for (const size_t more : {0, 1}) {
+    request.mutable_request_id()->assign(
+        kMaxHeadBytes - excess + kDataHeads + more, 'x');
+    v1::ForwardRequest got;
+    const absl::Status status = TensorData().Parse(
+        InPieces(request.SerializeAsString(), 100), kFirst, kLast, &got);
+    EXPECT_EQ(status.ok(), more == 0) << status;
   }
 }
 
