@@ -168,8 +168,9 @@ absl::StatusOr<ParsedRequest> ParseForwardInside(
   using Message = v1::ForwardRequest;
   Message request;
   TensorData data;
-  MOE_RETURN_IF_ERROR(data.Parse(message, Message::kHiddenStatesFieldNumber,
-                                 Message::kRoutingWeightsFieldNumber,
+  MOE_RETURN_IF_ERROR(data.Parse(message,
+                                 {.first = Message::kHiddenStatesFieldNumber,
+                                  .last = Message::kRoutingWeightsFieldNumber},
                                  &request));
   label->request_id = std::move(*request.mutable_request_id());
   MOE_RETURN_IF_ERROR(CheckRequestId(&label->request_id));
@@ -243,8 +244,10 @@ absl::StatusOr<ParsedRequest> ParseRoute(const grpc::ByteBuffer& message,
   using Message = v1::RouteRequest;
   Message request;
   TensorData data;
-  MOE_RETURN_IF_ERROR(data.Parse(message, Message::kHiddenStatesFieldNumber,
-                                 Message::kHiddenStatesFieldNumber, &request));
+  MOE_RETURN_IF_ERROR(data.Parse(message,
+                                 {.first = Message::kHiddenStatesFieldNumber,
+                                  .last = Message::kHiddenStatesFieldNumber},
+                                 &request));
   label->request_id = std::move(*request.mutable_request_id());
   MOE_RETURN_IF_ERROR(CheckRequestId(&label->request_id));
   MOE_ASSIGN_OR_RETURN(

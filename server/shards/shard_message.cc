@@ -55,7 +55,7 @@ absl::Status ReadShardResponse(const grpc::ByteBuffer& message,
   constexpr int kOutput = shards::ForwardExpertsResponse::kOutputFieldNumber;
   TensorData data;
   shards::ForwardExpertsResponse response;
-  const absl::Status read = data.Parse(message, kOutput, kOutput, &response);
+  const absl::Status read = data.Parse(message, {kOutput, kOutput}, &response);
   if (!read.ok()) {
     return absl::InternalError(absl::StrCat(
         "answers wrongly: ", absl::StripPrefix(read.message(), "request: ")));

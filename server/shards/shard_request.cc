@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "server/rpc/response_plan.h"
 #include "server/wire/message_head.h"
 #include "server/wire/tensor_codec.h"
+#include "server/wire/wire_fields.h"
 #include "server/wire/wire_message.h"
 
 namespace moe {
@@ -160,13 +162,50 @@ class ExpertsCodec final : public RequestCodec {
   OutgoingMessage& response_;
 };
 
-// What a request may have besides hidden states: as any message, and its lists
-// of rows. A row has at most nine bytes in these, and in the answer two of each
-// of its elements, of which there are hardly less than 144.
-size_t MaxHeadBytes(const ServiceLimits& limits) {
-  constexpr int64_t kPartOfAnswer = 32;
-  return kMaxHeadBytes +
-         static_cast<size_t>(limits.max_message_bytes / kPartOfAnswer);
+// Reads the lists of a request, which may be as long as the experts that are
+// held, and the rows that an answer has room for, make sense of.
+absl::Status ReadLists(const TensorData& data, size_t max_experts,
+                       size_t max_rows,
+                       shards::ForwardExpertsRequest* request) {
+  using Message = shards::ForwardExpertsRequest;
+  if (request->experts_size() + request->fingerprints_size() +
+          request->row_counts_size() + request->rows_size() +
+          request->input_scales_size() !=
+      0) {
+    return absl::InvalidArgumentError(
+        "experts, fingerprints, row_counts, rows, input_scales: want each as "
+        "one packed list");
+  }
+  constexpr size_t kIndex = 5;  // what is not negative, as a varint
+  const struct {
+    const char* name;
+    int field;
+    size_t max_bytes;
+  } lists[] = {
+      {"experts", Message::kExpertsFieldNumber, max_experts * kIndex},
+      {"fingerprints", Message::kFingerprintsFieldNumber,
+       max_experts * sizeof(uint64_t)},
+      {"row_counts", Message::kRowCountsFieldNumber, max_experts * kIndex},
+      {"rows", Message::kRowsFieldNumber, max_rows * kIndex},
+      {"input_scales", Message::kInputScalesFieldNumber,
+       max_rows * sizeof(float)}};
+  for (const auto& list : lists) {
+    const TensorData::List in_place = data.ListOf(list.field);
+    // Shorter than any message besides tensors: what is wrong with it is told
+    // with its numbers.
+    if (in_place.size > std::max(list.max_bytes, kMaxHeadBytes / 8)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(list.name, ": want at most ", list.max_bytes,
+                       " bytes here, got ", in_place.size));
+    }
+    std::string bytes = FieldHead(list.field, in_place.size);
+    const size_t head = bytes.size();
+    bytes.resize(head + in_place.size);
+    in_place.bytes.CopyTo(bytes.data() + head, in_place.size);
+    const SilentProtobuf silent;
+    if (!request->MergeFromString(bytes)) return NoSuchMessage(*request);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckSize(const ResponsePlan& plan, const ServiceLimits& limits) {
@@ -188,9 +227,12 @@ absl::StatusOr<ParsedRequest> ParseForwardExperts(
   using Message = shards::ForwardExpertsRequest;
   Message request;
   TensorData data;
-  MOE_RETURN_IF_ERROR(data.Parse(message, Message::kHiddenStatesFieldNumber,
-                                 Message::kHiddenStatesFieldNumber, &request,
-                                 MaxHeadBytes(context.limits)));
+  MOE_RETURN_IF_ERROR(data.Parse(message,
+                                 {.first = Message::kHiddenStatesFieldNumber,
+                                  .last = Message::kHiddenStatesFieldNumber},
+                                 &request,
+                                 {.first = Message::kExpertsFieldNumber,
+                                  .last = Message::kInputScalesFieldNumber}));
   MOE_ASSIGN_OR_RETURN(
       ServedLayer served,
       context.registry.FindLayer(request.model(), request.layer()));
@@ -205,11 +247,16 @@ absl::StatusOr<ParsedRequest> ParseForwardExperts(
                                     request.hidden_states()),
                         "hidden_states", layer.ffn->d_model(),
                         context.limits.max_request_tokens));
-  MOE_RETURN_IF_ERROR(CheckExperts(request, layer));
-  MOE_RETURN_IF_ERROR(CheckRows(request, hidden_states.rows));
   MOE_ASSIGN_OR_RETURN(
       const v1::DType output_dtype,
       OutputDType(request.output_dtype(), hidden_states.dtype));
+  MOE_RETURN_IF_ERROR(ReadLists(
+      data, layer.held_experts.size(),
+      static_cast<size_t>(context.limits.max_message_bytes /
+                          (layer.ffn->d_model() * ElementBytes(output_dtype))),
+      &request));
+  MOE_RETURN_IF_ERROR(CheckExperts(request, layer));
+  MOE_RETURN_IF_ERROR(CheckRows(request, hidden_states.rows));
   ParsedRequest parsed{.call = {.layer = std::move(served),
                                 .tokens = request.rows_size(),
                                 .given_k = 1,

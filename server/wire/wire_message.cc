@@ -57,20 +57,19 @@ bool MessageBytes::Hold(const grpc::ByteBuffer& bytes) {
   return true;
 }
 
-absl::Status TensorData::Parse(const grpc::ByteBuffer& bytes, int first_tensor,
-                               int last_tensor,
+absl::Status TensorData::Parse(const grpc::ByteBuffer& bytes,
+                               FieldRange tensors,
                                google::protobuf::MessageLite* message,
-                               size_t max_head_bytes) {
+                               FieldRange lists) {
   const bool held =
       bytes_.Hold(bytes) &&
       bytes.Length() <= static_cast<size_t>(std::numeric_limits<int>::max());
-  MessageHead head(bytes_.From(0), max_head_bytes);
-  return head.ParseTo(held && Read(bytes, first_tensor, last_tensor, &head),
-                      message);
+  MessageHead head(bytes_.From(0), kMaxHeadBytes);
+  return head.ParseTo(held && Read(bytes, tensors, lists, &head), message);
 }
 
-bool TensorData::Read(const grpc::ByteBuffer& bytes, int first_tensor,
-                      int last_tensor, MessageHead* head) {
+bool TensorData::Read(const grpc::ByteBuffer& bytes, FieldRange tensors,
+                      FieldRange lists, MessageHead* head) {
   grpc::ByteBuffer copy(bytes);  // shares the slices
   grpc::ProtoBufferReader reader(&copy);
   if (!reader.status().ok()) return false;
@@ -79,8 +78,11 @@ bool TensorData::Read(const grpc::ByteBuffer& bytes, int first_tensor,
   for (int begin = 0; const uint32_t tag = ReadTag(input);
        begin = input.CurrentPosition()) {
     const int field = Wire::GetTagFieldNumber(tag);
-    if (Wire::GetTagWireType(tag) != Wire::WIRETYPE_LENGTH_DELIMITED ||
-        field < first_tensor || field > last_tensor) {
+    const bool bytes_follow =
+        Wire::GetTagWireType(tag) == Wire::WIRETYPE_LENGTH_DELIMITED;
+    const size_t at = Find(field);
+    const bool list = bytes_follow && lists.Has(field) && at == ranges_.size();
+    if (!list && !(bytes_follow && tensors.Has(field))) {
       if (!SkipField(input, tag) ||
           !head->Copy(begin, input.CurrentPosition())) {
         return false;
@@ -89,15 +91,19 @@ bool TensorData::Read(const grpc::ByteBuffer& bytes, int first_tensor,
     }
     int length = 0;
     if (!ReadLength(input, &length)) return false;
-    auto range = std::find_if(
-        ranges_.begin(), ranges_.end(),
-        [field](const Range& known) { return known.field == field; });
-    if (range == ranges_.end()) {
-      range = ranges_.insert(range, {.field = field, .first = 0, .size = 0});
+    if (at == ranges_.size()) {
+      ranges_.push_back({.field = field, .first = 0, .size = 0});
+    }
+    Range& range = ranges_[at];
+    if (list) {
+      range.first = static_cast<size_t>(input.CurrentPosition());
+      range.size = static_cast<size_t>(length);
+      if (!input.Skip(length)) return false;
+      continue;
     }
     const size_t tensor = head->BeginMessage();
     const auto limit = input.PushLimit(length);
-    if (!CopyTensorHead(input, head, &range->first, &range->size) ||
+    if (!CopyTensorHead(input, head, &range.first, &range.size) ||
         input.BytesUntilLimit() != 0 || !head->EndMessage(tensor, field)) {
       return false;
     }
@@ -106,13 +112,23 @@ bool TensorData::Read(const grpc::ByteBuffer& bytes, int first_tensor,
   return input.ConsumedEntireMessage();
 }
 
+size_t TensorData::Find(int field) const {
+  const auto range = std::find_if(
+      ranges_.begin(), ranges_.end(),
+      [field](const Range& known) { return known.field == field; });
+  return static_cast<size_t>(range - ranges_.begin());
+}
+
+TensorData::List TensorData::ListOf(int field) const {
+  const size_t at = Find(field);
+  if (at == ranges_.size()) return {};
+  return {.bytes = bytes_.From(ranges_[at].first), .size = ranges_[at].size};
+}
+
 WireTensor TensorData::Tensor(int field, const v1::Tensor& head) const {
-  for (const Range& range : ranges_) {
-    if (range.field == field) {
-      return WireTensor(head, bytes_.From(range.first), range.size);
-    }
-  }
-  return WireTensor(head);
+  const size_t at = Find(field);
+  if (at == ranges_.size()) return WireTensor(head);
+  return WireTensor(head, bytes_.From(ranges_[at].first), ranges_[at].size);
 }
 
 void OutgoingMessage::Reserve(absl::string_view fields,

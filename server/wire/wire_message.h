@@ -43,6 +43,14 @@ class MessageBytes {
   std::vector<WireBytes::Piece> pieces_;
 };
 
+// Fields of a message from one number to another; none by default.
+struct FieldRange {
+  int first = 1;
+  int last = 0;
+
+  bool Has(int field) const { return field >= first && field <= last; }
+};
+
 // The data of a request's tensors. Owns gRPC's slices; views of them stay good
 // when it is moved.
 // Thread-safety: thread-compatible.
@@ -52,14 +60,21 @@ class TensorData {
   TensorData(TensorData&&) = default;
   TensorData& operator=(TensorData&&) = default;
 
-  // Parses a message as protobuf does, but leaves the data of the tensors in
-  // its fields first_tensor to last_tensor in place: their `data` stays empty.
+  // Parses a message as protobuf does, but leaves the data of `tensors` in
+  // place: their `data` stays empty. Of `lists`, which are repeated numbers, it
+  // leaves the first packed one of each field; what else they have is parsed.
   // Errors: INVALID_ARGUMENT if the bytes are no such message, or if there are
-  // more than max_head_bytes besides the data.
-  absl::Status Parse(const grpc::ByteBuffer& bytes, int first_tensor,
-                     int last_tensor, google::protobuf::MessageLite* message,
-                     size_t max_head_bytes = kMaxHeadBytes);
+  // more than kMaxHeadBytes besides what is left in place.
+  absl::Status Parse(const grpc::ByteBuffer& bytes, FieldRange tensors,
+                     google::protobuf::MessageLite* message,
+                     FieldRange lists = {});
 
+  // The bytes of the list of field `field`.
+  struct List {
+    WireBytes bytes{};
+    size_t size = 0;
+  };
+  List ListOf(int field) const;
   // The tensor of field `field`, whose message part is `head`.
   WireTensor Tensor(int field, const v1::Tensor& head) const;
 
@@ -70,8 +85,10 @@ class TensorData {
     size_t size;
   };
 
-  bool Read(const grpc::ByteBuffer& bytes, int first_tensor, int last_tensor,
+  bool Read(const grpc::ByteBuffer& bytes, FieldRange tensors, FieldRange lists,
             MessageHead* head);
+  // The index of a field's range; that of none if there is none yet.
+  size_t Find(int field) const;
 
   MessageBytes bytes_;
   std::vector<Range> ranges_;

@@ -48,7 +48,7 @@ void Receive(benchmark::State& state, v1::DType dtype) {
   for (auto _ : state) {
     v1::ForwardRequest request;
     TensorData data;
-    if (!data.Parse(wire, kField, kField, &request).ok()) {
+    if (!data.Parse(wire, {kField, kField}, &request).ok()) {
       state.SkipWithError("parse");
       return;
     }

@@ -26,8 +26,9 @@ void CompareParsers(absl::string_view bytes, const grpc::ByteBuffer& buffer) {
   Message got;
   moe::TensorData data;
   const absl::Status status = data.Parse(
-      buffer, kFirst,
-      kForward ? ForwardRequest::kRoutingWeightsFieldNumber : kFirst, &got);
+      buffer,
+      {kFirst, kForward ? ForwardRequest::kRoutingWeightsFieldNumber : kFirst},
+      &got);
   // More than there may be besides tensors is for the service to refuse.
   if (absl::StrContains(status.message(), "at most")) return;
   MOE_CHECK(status.ok() ==

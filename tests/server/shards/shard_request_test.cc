@@ -219,6 +219,27 @@ TEST_F(ShardRequestTest, WhatIsWrongIsNamed) {
          r.set_row_counts(1, 1101);
        },
        kInvalid, "rows: want an answer of at most 1048576 bytes"},
+      // Far more than can be right are not even read.
+      {[](Request& r) {
+         for (int i = 0; i < 10'000; ++i) r.add_experts(1);
+       },
+       kInvalid, "experts: want at most 15 bytes here, got 10002"},
+      {[](Request& r) {
+         for (int i = 0; i < 10'000; ++i) r.add_fingerprints(1);
+       },
+       kInvalid, "fingerprints: want at most 24 bytes here, got 80016"},
+      {[](Request& r) {
+         for (int i = 0; i < 10'000; ++i) r.add_row_counts(1);
+       },
+       kInvalid, "row_counts: want at most 15 bytes here, got 10002"},
+      {[](Request& r) {
+         for (int i = 0; i < 10'000; ++i) r.add_rows(1);
+       },
+       kInvalid, "rows: want at most 5120 bytes here, got 10003"},
+      {[](Request& r) {
+         for (int i = 0; i < 10'000; ++i) r.add_input_scales(1);
+       },
+       kInvalid, "input_scales: want at most 4096 bytes here, got 40000"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.message);
@@ -231,6 +252,24 @@ TEST_F(ShardRequestTest, WhatIsWrongIsNamed) {
   EXPECT_THAT(
       Parse(grpc::ByteBuffer(&garbage, 1)).status(),
       StatusIs(kInvalid, HasSubstr("want a moe.shards.ForwardExpertsRequest")));
+}
+
+TEST_F(ShardRequestTest, ListsComeOnceAndPacked) {
+  const std::string good = GoodRequest().SerializeAsString();
+  for (const std::string& more :
+       {std::string("\x30\x00", 2), std::string("\x32\x01\x00", 3)}) {
+    const grpc::Slice slice(good + more);
+    EXPECT_THAT(Parse(grpc::ByteBuffer(&slice, 1)).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("want each as one packed list")));
+  }
+  // Malformed: a number that does not end.
+  const grpc::Slice slice(std::string("\x0a\x05shard\x32\x01\xff") +
+                          good.substr(good.find('\x42')));
+  EXPECT_THAT(
+      Parse(grpc::ByteBuffer(&slice, 1)).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("want a moe.shards.ForwardExpertsRequest message")));
 }
 
 TEST_F(ShardRequestTest, NoExpertsMeansNoTokens) {

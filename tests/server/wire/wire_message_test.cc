@@ -52,7 +52,7 @@ TEST(TensorDataTest, ReadsTheSameWhereverTheBytesAreCut) {
     SCOPED_TRACE(size);
     TensorData data;
     v1::ForwardRequest got;
-    MOE_ASSERT_OK(data.Parse(InPieces(bytes, size), kFirst, kLast, &got));
+    MOE_ASSERT_OK(data.Parse(InPieces(bytes, size), {kFirst, kLast}, &got));
     EXPECT_EQ(got.model(), "model");
     EXPECT_EQ(got.request_id(), "id");
     EXPECT_TRUE(got.hidden_states().data().empty()) << "not copied";
@@ -88,7 +88,7 @@ TEST(TensorDataTest, FieldsThatComeTwiceAreMergedAsProtobufDoes) {
   ASSERT_TRUE(want.ParseFromString(bytes));
   TensorData data;
   v1::ForwardRequest got;
-  MOE_ASSERT_OK(data.Parse(InPieces(bytes, 7), kFirst, kLast, &got));
+  MOE_ASSERT_OK(data.Parse(InPieces(bytes, 7), {kFirst, kLast}, &got));
   const WireTensor tensor = data.Tensor(kFirst, got.hidden_states());
   EXPECT_EQ(tensor.head.dtype(), v1::F16);
   EXPECT_EQ(tensor.head.shape_size(), want.hidden_states().shape_size());
@@ -101,9 +101,27 @@ TEST(TensorDataTest, FieldsThatComeTwiceAreMergedAsProtobufDoes) {
 TEST(TensorDataTest, MissingTensorIsEmpty) {
   TensorData data;
   v1::ForwardRequest got;
-  MOE_ASSERT_OK(data.Parse(InPieces("", 1), kFirst, kLast, &got));
+  MOE_ASSERT_OK(data.Parse(InPieces("", 1), {kFirst, kLast}, &got));
   EXPECT_EQ(data.Tensor(kFirst, got.hidden_states()).size, 0U);
   EXPECT_FALSE(got.has_hidden_states());
+}
+
+TEST(TensorDataTest, LeavesTheFirstPackedListOfEachFieldInPlace) {
+  const std::string in_place = FieldHead(2, 3) + "\x01\x02\x03";
+  const std::string rest = FieldHead(2, 1) + "\x04" + "\x10\x05";
+  for (size_t size = 1; size < 10; ++size) {
+    TensorData data;
+    v1::Tensor got;
+    MOE_ASSERT_OK(data.Parse(InPieces("\x08\x02" + in_place + rest, size), {},
+                             &got, {.first = 2, .last = 2}));
+    EXPECT_EQ(got.dtype(), v1::BF16);
+    EXPECT_THAT(got.shape(), ::testing::ElementsAre(4, 5)) << "is parsed";
+    const TensorData::List list = data.ListOf(2);
+    std::string bytes(list.size, '\0');
+    list.bytes.CopyTo(bytes.data(), bytes.size());
+    EXPECT_EQ(bytes, "\x01\x02\x03");
+    EXPECT_EQ(data.ListOf(3).size, 0U);
+  }
 }
 
 TEST(TensorDataTest, RefusesWhatProtobufRefuses) {
@@ -113,13 +131,13 @@ TEST(TensorDataTest, RefusesWhatProtobufRefuses) {
     v1::ForwardRequest want;
     v1::ForwardRequest got;
     TensorData data;
-    EXPECT_EQ(data.Parse(InPieces(cut, 5), kFirst, kLast, &got).ok(),
+    EXPECT_EQ(data.Parse(InPieces(cut, 5), {kFirst, kLast}, &got).ok(),
               want.ParseFromString(cut))
         << size;
   }
   v1::ForwardRequest got;
-  EXPECT_THAT(TensorData().Parse(InPieces(std::string(50, '\xff'), 5), kFirst,
-                                 kLast, &got),
+  EXPECT_THAT(TensorData().Parse(InPieces(std::string(50, '\xff'), 5),
+                                 {kFirst, kLast}, &got),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "request: want a moe.v1.ForwardRequest message"));
 }
@@ -174,7 +192,7 @@ TEST(TensorDataTest, IsAsStrictAsProtobuf) {
       v1::ForwardRequest got;
       EXPECT_EQ(want.ParseFromString(bytes), c.good) << c.name;
       EXPECT_EQ(
-          TensorData().Parse(InPieces(bytes, 3), kFirst, kLast, &got).ok(),
+          TensorData().Parse(InPieces(bytes, 3), {kFirst, kLast}, &got).ok(),
           c.good)
           << c.name;
       if (c.good) {
@@ -212,7 +230,7 @@ TEST(TensorDataTest, BoundsWhatIsNotTensorData) {
   for (const auto& c : cases) {
     v1::ForwardRequest got;
     EXPECT_THAT(
-        TensorData().Parse(InPieces(c.bytes, 4096), kFirst, kLast, &got),
+        TensorData().Parse(InPieces(c.bytes, 4096), {kFirst, kLast}, &got),
         StatusIs(absl::StatusCode::kInvalidArgument,
                  "request: want at most 65536 bytes besides the data of "
                  "tensors, got more"))
@@ -222,7 +240,7 @@ TEST(TensorDataTest, BoundsWhatIsNotTensorData) {
   v1::ForwardRequest got;
   const std::string data = FieldHead(3, long_text.size()) + long_text;
   MOE_EXPECT_OK(TensorData().Parse(InPieces(in_tensor(data + data), 4096),
-                                   kFirst, kLast, &got));
+                                   {kFirst, kLast}, &got));
 }
 
 TEST(TensorDataTest, TakesAsManyBytesBesidesTheDataAsThereMayBe) {
@@ -240,7 +258,7 @@ TEST(TensorDataTest, TakesAsManyBytesBesidesTheDataAsThereMayBe) {
         kMaxHeadBytes - excess + kDataHeads + more, 'x');
     v1::ForwardRequest got;
     const absl::Status status = TensorData().Parse(
-        InPieces(request.SerializeAsString(), 100), kFirst, kLast, &got);
+        InPieces(request.SerializeAsString(), 100), {kFirst, kLast}, &got);
     EXPECT_EQ(status.ok(), more == 0) << status;
   }
 }
