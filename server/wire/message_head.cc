@@ -42,6 +42,7 @@ absl::Status MessageHead::ParseTo(
         absl::StrCat("request: want at most ", max_bytes_,
                      " bytes besides the data of tensors, got more"));
   }
+  const SilentProtobuf silent;
   if (!read || !message->ParseFromString(bytes_)) {
     return NoSuchMessage(*message);
   }

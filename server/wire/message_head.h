@@ -11,12 +11,18 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
+#include "google/protobuf/stubs/logging.h"
 #include "server/wire/wire_bytes.h"
 
 namespace moe {
 
 // The most bytes that a message may have besides the data of its tensors.
 inline constexpr size_t kMaxHeadBytes = 64 << 10;
+
+// Protobuf writes to stderr what it does not like of a message, a line for
+// each: callers could fill a log, or a pipe that nobody reads. Nothing is said
+// as long as one of these lives.
+using SilentProtobuf = google::protobuf::LogSilencer;
 
 // INVALID_ARGUMENT: the bytes of a request are no message of that type.
 absl::Status NoSuchMessage(const google::protobuf::MessageLite& wanted);

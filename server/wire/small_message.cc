@@ -14,6 +14,7 @@ absl::Status ParseSmall(const grpc::ByteBuffer& bytes,
         absl::StrCat("request: want at most ", kMaxHeadBytes, " bytes, got ",
                      bytes.Length()));
   }
+  const SilentProtobuf silent;
   grpc::ByteBuffer copy(bytes);  // shares the slices
   grpc::ProtoBufferReader reader(&copy);
   if (!reader.status().ok() || !message->ParseFromZeroCopyStream(&reader)) {
