@@ -413,12 +413,16 @@ class InferCodec final : public RequestCodec {
   // inside_field: the response is this field of another message; 0 = none
   InferCodec(InferMessage message, const RequestRows& rows, ResponsePlan plan,
              bool mark_final, int inside_field, OutgoingMessage* response)
-      : message_(std::move(message)),
+      : model_name_(message.head().model_name()),
+        id_(message.head().id()),
+        message_(std::move(message)),
         rows_(rows),
         plan_(std::move(plan)),
         mark_final_(mark_final),
         inside_field_(inside_field),
-        response_(*response) {}
+        response_(*response) {
+    message_.DropHead();
+  }
 
   void Decode(int64_t first, Matrix hidden_states) const override {
     rows_.Decode(first, hidden_states);
@@ -433,7 +437,9 @@ class InferCodec final : public RequestCodec {
   }
 
  private:
-  const InferMessage message_;
+  const std::string model_name_;
+  const std::string id_;
+  InferMessage message_;
   const RequestRows rows_;
   const ResponsePlan plan_;
   const bool mark_final_;
@@ -443,9 +449,9 @@ class InferCodec final : public RequestCodec {
 
 void InferCodec::LayOut() {
   ModelInferResponse head;
-  head.set_model_name(message_.head().model_name());
+  head.set_model_name(model_name_);
   head.set_model_version(std::string(kInferVersion));
-  head.set_id(message_.head().id());
+  head.set_id(id_);
   if (mark_final_) {
     (*head.mutable_parameters())["triton_final_response"].set_bool_param(true);
   }

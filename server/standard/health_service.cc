@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "experts/base/status_macros.h"
 #include "server/rpc/small_call.h"
 #include "server/wire/grpc_status.h"
 #include "server/wire/small_message.h"
@@ -15,6 +17,14 @@ using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
 constexpr SmallMethod kCheck = {.access = Access::kNothing};
+
+// A watch keeps its name. As with gRPC's own service.
+absl::Status CheckName(const std::string& name) {
+  constexpr size_t kMaxNameBytes = 200;
+  if (name.size() <= kMaxNameBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "service: want at most ", kMaxNameBytes, " bytes, got ", name.size()));
+}
 
 HealthCheckResponse::ServingStatus StatusOf(bool serving) {
   return serving ? HealthCheckResponse::SERVING
@@ -134,6 +144,7 @@ grpc::ServerUnaryReactor* HealthService::Check(
   return RespondNow<HealthCheckRequest, HealthCheckResponse>(
       services_, kCheck, *context, *request, response,
       [this](const HealthCheckRequest& asked, HealthCheckResponse* answer) {
+        MOE_RETURN_IF_ERROR(CheckName(asked.service()));
         absl::MutexLock lock(&mutex_);
         const auto found = serving_.find(asked.service());
         if (found == serving_.end()) {
@@ -147,8 +158,10 @@ grpc::ServerUnaryReactor* HealthService::Check(
 grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   HealthCheckRequest asked;
-  const absl::Status status =
+  absl::Status status =
       ReadSmall(services_, kCheck.access, *context, *request, &asked);
+  if (status.ok()) status = CheckName(asked.service());
+  if (!status.ok()) asked.Clear();
   const auto watcher = std::make_shared<Watcher>(this, asked.service());
   {
     absl::MutexLock lock(&mutex_);

@@ -33,11 +33,12 @@ class HealthService final : public HealthServiceBase,
   // Likewise all names that there are.
   void SetServingStatus(bool serving) override;
 
-  // NOT_FOUND for a name that was never set.
+  // NOT_FOUND for a name that was never set, INVALID_ARGUMENT for one of more
+  // than 200 bytes.
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* request,
                                   grpc::ByteBuffer* response) override;
-  // SERVICE_UNKNOWN for such a name, until it is set.
+  // SERVICE_UNKNOWN for a name that was never set, until it is; else likewise.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(
       grpc::CallbackServerContext* context,
       const grpc::ByteBuffer* request) override;

@@ -64,6 +64,8 @@ class InferMessage {
 
   // All but `contents` and `raw_input_contents`.
   const inference::ModelInferRequest& head() const { return head_; }
+  // Frees it, who needs the data alone: it may take many times its bytes.
+  void DropHead() { head_ = inference::ModelInferRequest(); }
 
   // Entries of raw_input_contents.
   size_t num_raw() const { return num_raw_; }

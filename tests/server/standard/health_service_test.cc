@@ -82,14 +82,18 @@ TEST_F(HealthServiceTest, WatchesEndWithTheServer) {
   EXPECT_FALSE(watch->Finish().ok());
 }
 
-TEST_F(HealthServiceTest, NamesLargerThanMessagesMayBeAreRefused) {
-  const std::string name(kMaxHeadBytes, 'x');
+TEST_F(HealthServiceTest, LongNamesAreRefused) {
   HealthCheckResponse response;
-  EXPECT_EQ(Check(name, &response).error_code(), grpc::INVALID_ARGUMENT);
-  ClientCall context;
-  const auto watch = stub_->Watch(&context, Request(name));
-  EXPECT_FALSE(watch->Read(&response));
-  EXPECT_EQ(watch->Finish().error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_EQ(Check(std::string(200, 'x'), &response).error_code(),
+            grpc::NOT_FOUND);
+  for (const size_t size : {size_t{201}, kMaxHeadBytes}) {
+    const std::string name(size, 'x');
+    EXPECT_EQ(Check(name, &response).error_code(), grpc::INVALID_ARGUMENT);
+    ClientCall context;
+    const auto watch = stub_->Watch(&context, Request(name));
+    EXPECT_FALSE(watch->Read(&response));
+    EXPECT_EQ(watch->Finish().error_code(), grpc::INVALID_ARGUMENT);
+  }
 }
 
 }  // namespace

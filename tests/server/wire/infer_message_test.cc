@@ -72,6 +72,9 @@ TEST(InferMessageTest, LeavesRawContentsInPlaceWhereverTheBytesAreCut) {
     EXPECT_EQ(Copy(message.Raw(0)), first);
     EXPECT_EQ(message.Raw(1).size, 0);
     EXPECT_FALSE(message.ContentsOf(0).any());
+    message.DropHead();
+    EXPECT_EQ(message.head().inputs_size(), 0);
+    EXPECT_EQ(Copy(message.Raw(0)), first) << "stays";
   }
 }
 
