@@ -483,7 +483,17 @@ def all_rpcs(layer):
             tensor_bytes=without(
                 infer, lambda bare: bare.ClearField("raw_input_contents")
             ),
-            amplifiers={"shape": field(5, field(3, b"\1" * HUGE))},
+            amplifiers={
+                "shape": field(5, field(3, b"\1" * HUGE)),
+                # Of elements, which are data: four bytes each.
+                "integers": infer.SerializeToString()
+                + field(
+                    5,
+                    field(1, b"expert_ids")
+                    + field(2, b"INT32")
+                    + field(5, field(2, b"\1" * HUGE)),
+                ),
+            },
             **options,
         )
 
@@ -618,7 +628,11 @@ class MessageSizeTest(unittest.TestCase):
             self.assertEqual(code, Code.UNAUTHENTICATED, text)
         else:
             self.assertEqual(code, Code.INVALID_ARGUMENT, text)
-            self.assertRegex(text, "(request|rows): want at most [0-9]+ bytes")
+            self.assertRegex(
+                text,
+                "(request|rows): want at most [0-9]+ bytes|"
+                "expert_ids.contents: want none beside raw_input_contents",
+            )
         if memory_tells(server.process.pid):
             # Besides the message: what gRPC and the allocator keep at hand.
             self.assertLessEqual(
