@@ -69,8 +69,9 @@ struct ServerOptions {
   // Tokens that run together at most; larger requests run in parts.
   int64_t max_batch_tokens = 1024;
   // Batches of a front that are on their way at a time: while shards compute
-  // one, the next is gathered and the last one added up.
-  int64_t max_batches_in_flight = 4;
+  // one, the next is gathered and the last one added up. With few, requests
+  // wait in the front when they could share the shards' next batch.
+  int64_t max_batches_in_flight = 32;
   // How long a batch that is not full may wait for company, counted from the
   // arrival of its oldest request. An idle engine never waits.
   absl::Duration max_queue_delay = absl::ZeroDuration();
